@@ -1,0 +1,3 @@
+from slotnorm.cli import main
+
+main()

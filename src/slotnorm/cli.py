@@ -1,0 +1,83 @@
+"""The verbs of the command line: each a few lines that call the library. Results go to stdout, progress to stderr."""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from slotnorm.errors import UserError, nearest
+
+
+
+def norms() -> None:
+    """List the normalizations: name, label, where in the paper, whether the mass is kept, formula."""
+    from slotnorm.normalization import normalizations
+
+    for name, scheme in normalizations().items():
+        print(name, scheme.label, scheme.where, scheme.keeps_mass, scheme.__doc__)
+
+
+VERBS: dict[str, Any] = {
+    "norms": norms,
+}
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run the command line and exit: 0, 2 for a user's error, or what `errors.py` and the signals say."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        _load_plugins(arguments)
+        _dispatch(VERBS, arguments, ["slotnorm"])
+        sys.stdout.flush()
+    except UserError as error:
+        _fail(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:  # `slotnorm norms | head`: the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+
+
+def _fail(sentence: str, exit_code: int) -> None:
+    print(f"slotnorm: {sentence}", file=sys.stderr)
+    sys.exit(exit_code)
+
+
+def _dispatch(verbs: dict[str, Any], arguments: list[str], path: list[str]) -> None:
+    prog = " ".join(path)
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(_overview(verbs, prog))
+        return
+    name, *rest = arguments
+    if name not in verbs:
+        raise UserError(f"there is no {prog} {name!r}; {nearest(name, verbs)}")
+    verb = verbs[name]
+    if isinstance(verb, dict):
+        _dispatch(verb, rest, [*path, name])
+    else:
+        import tyro
+
+        tyro.cli(verb, args=rest, prog=f"{prog} {name}")
+
+
+def _overview(verbs: dict[str, Any], prog: str) -> str:
+    """The help of a group: one line a verb, from its docstring."""
+    lines = [f"usage: {prog} VERB ...   ({prog} VERB --help tells its options)", ""]
+    for name, verb in verbs.items():
+        summary = ", ".join(verb) if isinstance(verb, dict) else (verb.__doc__ or "").strip().splitlines()[0]
+        lines.append(f"  {name:<12} {summary}")
+    return "\n".join(lines)
+
+
+def _load_plugins(arguments: list[str]) -> None:
+    """Take every `--plugin FILE` out of the arguments and run the file: the user's own code, only when asked for."""
+    while "--plugin" in arguments:
+        at = arguments.index("--plugin")
+        if at + 1 == len(arguments):
+            raise UserError("--plugin needs a Python file that defines a Normalization, as in --plugin my_norm.py")
+        path = Path(arguments[at + 1])
+        del arguments[at : at + 2]
+        from slotnorm.normalization import load_plugin
+
+        load_plugin(path)
