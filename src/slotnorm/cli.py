@@ -78,6 +78,6 @@ def _load_plugins(arguments: list[str]) -> None:
             raise UserError("--plugin needs a Python file that defines a Normalization, as in --plugin my_norm.py")
         path = Path(arguments[at + 1])
         del arguments[at : at + 2]
-        from slotnorm.normalization import load_plugin
+        from slotnorm.plugins import load_plugin
 
         load_plugin(path)

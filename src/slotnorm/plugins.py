@@ -1,0 +1,27 @@
+"""Normalizations from a file of the user's own: the one way code is loaded, and only when the user asks."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+from slotnorm.errors import UserError
+
+
+def load_plugin(path: Path) -> None:
+    """Run the Python file at `path`, whose Normalization subclasses register themselves; once for each file."""
+    resolved = path.resolve()
+    module_name = f"slotnorm_plugin_{resolved.stem}"
+    if module_name in sys.modules and sys.modules[module_name].__file__ == str(resolved):
+        return
+    if resolved.suffix != ".py" or not resolved.is_file():
+        raise UserError(f"--plugin {path} is not a Python file; give the path of one that defines a Normalization")
+    spec = importlib.util.spec_from_file_location(module_name, resolved)
+    if spec is None or spec.loader is None:
+        raise UserError(f"--plugin {path} cannot be loaded as a Python module; rename it to a plain identifier")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module  # before it runs, so that its classes can be pickled
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[module_name]
+        raise UserError(f"--plugin {path} fails with {type(error).__name__}: {error}") from error

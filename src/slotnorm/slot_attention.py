@@ -1,0 +1,285 @@
+"""Slot Attention; the number of slots and of iterations are arguments of the call. Needs torch and `normalization.py` alone.
+
+Keys and values are never formed. With standardised tokens x̂ (LayerNorm before its learned scale g and shift b),
+
+    q_k · k_n = (g ∘ W_kᵀ q_k) · x̂_n + q_k · W_k b          Σ_n γ_nk v_n = W_v (g ∘ Σ_n γ_nk x̂_n + b Σ_n γ_nk)
+
+so the N x D products with W_k and W_v become K x D ones, and one product over all iterations gives the tokens' gradient.
+"""
+
+import math
+from contextlib import nullcontext
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import layer_norm
+
+from slotnorm.normalization import Aggregate, Normalization, make_normalization
+
+
+class Iteration(NamedTuple):
+    """What one iteration did, for diagnostics and theory."""
+
+    slots: Tensor
+    """(B, K, D): the slots it started from."""
+    queries: Tensor
+    """(B, K, D): q(LayerNorm(slots))."""
+    attention: Tensor
+    """(B, K, N): γ, which sums to one over the slots."""
+    aggregate: Aggregate
+    """The unnormalised update codes and the mass."""
+    updates: Tensor
+    """(B, K, D): the normalised update codes u."""
+
+
+class SlotAttention(nn.Module):
+    """Slot Attention with a chosen normalization of its update codes.
+
+        attend = SlotAttention(dim=64)
+        slots, attention = attend(tokens, num_slots=7)     # tokens (B, N, 64) -> (B, 7, 64), (B, 7, N)
+
+    `dim` is the width D of slots, keys, queries and values; `dim_in` that of the tokens (None: the same); `hidden` that of
+    the residual MLP. `protocol` chooses the initial spread of the slots (docs/fidelity.md).
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        normalization: str | Normalization = "weighted_sum",
+        dim_in: int | None = None,
+        hidden: int = 128,
+        iterations: int = 3,
+        protocol: str = "paper",
+    ) -> None:
+        super().__init__()
+        self.dim, self.dim_in, self.iterations = dim, dim if dim_in is None else dim_in, iterations
+        self.norm_input = nn.LayerNorm(self.dim_in)
+        self.norm_slots = nn.LayerNorm(dim)
+        self.norm_mlp = nn.LayerNorm(dim)
+        self.key = nn.Linear(self.dim_in, dim, bias=False)
+        self.query = nn.Linear(dim, dim, bias=False)
+        self.value = nn.Linear(self.dim_in, dim, bias=False)
+        self.gru = nn.GRUCell(dim, dim)
+        self.mlp = nn.Sequential(nn.Linear(dim, hidden), nn.ReLU(), nn.Linear(hidden, dim))
+        self.slots_mu = nn.Parameter(torch.empty(dim))
+        self.slots_log_sigma = nn.Parameter(torch.empty(dim))
+        self.normalization = make_normalization(normalization, dim)
+        self.initialize(protocol)
+
+    def initialize(self, protocol: str = "paper") -> None:
+        """Draw the initial values: Glorot for the maps, an orthogonal recurrent kernel, biases zero."""
+        bounds = {"paper": math.sqrt(6 / (self.dim + 1)), "authors": math.sqrt(3 / self.dim)}
+        if protocol not in bounds:
+            raise ValueError(f"protocol is {protocol!r}; it must be 'paper' or 'authors'")
+        for linear in (self.key, self.query, self.value, self.mlp[0], self.mlp[2]):
+            nn.init.xavier_uniform_(linear.weight)  # type: ignore[arg-type]
+        nn.init.xavier_uniform_(self.gru.weight_ih)
+        nn.init.orthogonal_(self.gru.weight_hh)
+        for bias in (self.gru.bias_ih, self.gru.bias_hh, self.mlp[0].bias, self.mlp[2].bias):
+            nn.init.zeros_(bias)  # type: ignore[arg-type]
+        for parameter in (self.slots_mu, self.slots_log_sigma):
+            nn.init.uniform_(parameter, -bounds[protocol], bounds[protocol])
+
+    def forward(
+        self,
+        tokens: Tensor,
+        num_slots: int | None = None,
+        *,
+        iterations: int | None = None,
+        noise: Tensor | None = None,
+        slots: Tensor | None = None,
+        token_mask: Tensor | None = None,
+        trace: list[Iteration] | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Slots (B, K, D) and attention (B, K, N) of tokens (B, N, D_in).
+
+        The initial slots are `slots` (B, K, D) when given, else mu + exp(log_sigma) noise with standard normal `noise`
+        (B, K, D), drawn when it is not given. Tokens where `token_mask` (B, N) is False take no part. A list given as
+        `trace` receives an `Iteration` for each one. Computed in float32 at least, returned in the layer's own dtype.
+        """
+        iterations = self.iterations if iterations is None else iterations
+        num_slots = self._check(tokens, num_slots, iterations, noise, slots, token_mask)
+        dtype = self.slots_mu.dtype
+        if dtype in (torch.float16, torch.bfloat16):  # sums over many tokens leave the range of half precision
+            wide = {name: parameter.float() for name, parameter in self.named_parameters()}
+            given = {"iterations": iterations, "noise": noise, "slots": slots, "token_mask": token_mask, "trace": trace}
+            results = torch.func.functional_call(self, wide, (tokens.float(), num_slots), given)
+            return results[0].to(dtype), results[1].to(dtype)
+        device = tokens.device.type
+        with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
+            if slots is None:
+                if noise is None:
+                    noise = torch.randn(tokens.shape[0], num_slots, self.dim, device=tokens.device, dtype=dtype)
+                slots = self.slots_mu + self.slots_log_sigma.exp() * noise.to(dtype)
+            return self._iterate(tokens.to(dtype), slots.to(dtype), iterations, token_mask, trace)
+
+    def trace(self, tokens: Tensor, num_slots: int | None = None, **arguments: Any) -> list[Iteration]:
+        """What each iteration did; arguments as for the call."""
+        steps: list[Iteration] = []
+        self(tokens, num_slots, **arguments, trace=steps)
+        return steps
+
+    def _iterate(
+        self, tokens: Tensor, slots: Tensor, iterations: int, token_mask: Tensor | None, trace: list[Iteration] | None
+    ) -> tuple[Tensor, Tensor]:
+        num_tokens: int | Tensor = tokens.shape[1]
+        present = None
+        if token_mask is not None:
+            tokens = tokens.masked_fill(~token_mask[..., None], 0)  # padding may hold anything, NaN too
+            num_tokens = token_mask.sum(1)[:, None, None].to(tokens.dtype)
+            present = token_mask[:, None].to(tokens.dtype)
+        scale, shift = self.norm_input.weight, self.norm_input.bias
+        key = self.key.weight / math.sqrt(self.dim)
+        key, key_shift = key * scale, key @ shift[:, None]
+        value, value_shift = (self.value.weight * scale).mT, self.value.weight @ shift
+        gather = _gatherer(layer_norm(tokens, (self.dim_in,), eps=self.norm_input.eps), present)
+
+        carry = None
+        for _ in range(iterations):
+            queries = self.query(self.norm_slots(slots))
+            attention, gathered, mass = gather(queries @ key, queries @ key_shift)
+            sums = gathered @ value + mass * value_shift
+            aggregate = Aggregate(sums, mass, num_tokens, sums.sum(1, keepdim=True))
+            updates, carry = self.normalization(aggregate, carry)
+            if trace is not None:
+                trace.append(Iteration(slots, queries, attention, aggregate, updates))
+            slots = self._update(slots, updates)
+        return slots, attention
+
+    def _update(self, slots: Tensor, updates: Tensor) -> Tensor:
+        """The paper's `update`: a GRU, then a residual MLP."""
+        new = self.gru(updates.flatten(0, 1), slots.flatten(0, 1)).view_as(slots)
+        return new + self.mlp(self.norm_mlp(new))  # type: ignore[no-any-return]
+
+    def _check(
+        self, tokens: Tensor, num_slots: int | None, iterations: int,
+        noise: Tensor | None, slots: Tensor | None, token_mask: Tensor | None,
+    ) -> int:  # fmt: skip
+        """Refuse what cannot be meant, each in one sentence; the number of slots."""
+        if tokens.dim() != 3 or tokens.shape[2] != self.dim_in:
+            raise ValueError(
+                f"tokens have shape {_shape(tokens)}; it must be (batch, tokens, {self.dim_in}), or set dim_in"
+            )
+        if tokens.shape[1] < 1:
+            raise ValueError(f"tokens have shape {_shape(tokens)}; there must be at least one token")
+        for name, given in (("slots", slots), ("noise", noise)):
+            if given is None:
+                continue
+            if given.dim() != 3 or given.shape[0] != tokens.shape[0] or given.shape[2] != self.dim:
+                raise ValueError(
+                    f"{name} have shape {_shape(given)}; it must be ({tokens.shape[0]}, slots, {self.dim})"
+                )
+            if num_slots is None:
+                num_slots = given.shape[1]
+            if given.shape[1] != num_slots:
+                raise ValueError(f"num_slots is {num_slots} but {name} are for {given.shape[1]}; leave num_slots out")
+        if num_slots is None:
+            raise ValueError("the number of slots is missing; give num_slots, noise or slots")
+        if num_slots < 1:
+            raise ValueError(f"num_slots is {num_slots}; there must be at least one slot")
+        if iterations < 1:
+            raise ValueError(f"iterations is {iterations}; there must be at least one")
+        if token_mask is not None:
+            if token_mask.dtype != torch.bool or token_mask.shape != tokens.shape[:2]:
+                raise ValueError(
+                    f"token_mask is {_shape(token_mask)} {token_mask.dtype}; it must be bool of shape {_shape(tokens)[:2]}"
+                )
+            if not torch.compiler.is_compiling() and not (seen := token_mask.any(1)).all():
+                image = int(seen.int().argmin())
+                raise ValueError(
+                    f"token_mask hides every token of image {image}; leave that image out or show one token"
+                )
+        return num_slots
+
+
+def _shape(tensor: Tensor) -> tuple[int, ...]:
+    return tuple(tensor.shape)
+
+
+class _Gather(Protocol):
+    """(queries (B, K, D_in), shift (B, K, 1)) -> attention (B, K, N), weighted sums of tokens (B, K, D_in), mass (B, K, 1)."""
+
+    def __call__(self, queries: Tensor, shift: Tensor, /) -> tuple[Tensor, Tensor, Tensor]: ...
+
+
+def _gatherer(tokens: Tensor, present: Tensor | None) -> _Gather:
+    """How the iterations gather from standardised tokens (B, N, D_in): by own backward in training, by plain operations else."""
+    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        ledger: _Ledger = {}
+        shared = _Share.apply(tokens, ledger)
+        return lambda queries, shift: _GatherOnce.apply(shared, queries, shift, present, ledger)
+    return lambda queries, shift: _gather(tokens, queries, shift, present)
+
+
+def _gather(tokens: Tensor, queries: Tensor, shift: Tensor, present: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    attention = torch.baddbmm(shift, queries, tokens.mT).softmax(dim=1)
+    if present is not None:
+        attention = attention * present
+    return attention, attention @ tokens, attention.sum(-1, keepdim=True)
+
+
+# What the backward of each iteration leaves for the tokens' gradient: logits' gradient, attention (both B, K, N), queries and
+# the weighted sums' gradient (both B, K, D_in). Keyed by the graph's node, so that a repeated backward overwrites its entry.
+_Ledger = dict[int, tuple[Tensor, Tensor, Tensor, Tensor]]
+
+
+class _Share(torch.autograd.Function):
+    """The identity on tokens, whose backward runs after that of every iteration and makes their gradient in one product."""
+
+    @staticmethod
+    def forward(ctx: Any, tokens: Tensor, ledger: _Ledger) -> Tensor:
+        ctx.set_materialize_grads(False)
+        ctx.ledger = ledger
+        return tokens.view_as(tokens)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, None]:
+        if entries := list(ctx.ledger.values()):
+            ctx.ledger.clear()
+            logits, attention, queries, sums = zip(*entries, strict=True)
+            left, right = torch.cat(logits + attention, 1), torch.cat(queries + sums, 1)
+            own = torch.bmm(left.mT, right)
+            gradient = own if gradient is None else gradient + own
+        return gradient, None
+
+
+class _GatherOnce(torch.autograd.Function):
+    """One iteration's `_gather`, which leaves its part of the tokens' gradient in the ledger."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, tokens: Tensor, queries: Tensor, shift: Tensor, present: Tensor | None, ledger: _Ledger
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        attention, sums, mass = _gather(tokens, queries, shift, present)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(tokens, queries, shift, present, attention)
+        ctx.ledger = ledger
+        return attention, sums, mass
+
+    @staticmethod
+    def backward(
+        ctx: Any, for_attention: Tensor | None, for_sums: Tensor | None, for_mass: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
+        tokens, queries, shift, present, attention = ctx.saved_tensors
+        if torch.is_grad_enabled():  # the gradient will be differentiated again: plain operations can be
+            outputs = _gather(tokens, queries, shift, present)
+            given = zip(outputs, (for_attention, for_sums, for_mass), strict=True)
+            made, gradients = zip(
+                *((output, gradient) for output, gradient in given if gradient is not None), strict=True
+            )
+            needed = ctx.needs_input_grad[:3]
+            wanted = [tensor for tensor, is_needed in zip((tokens, queries, shift), needed, strict=True) if is_needed]
+            found = iter(torch.autograd.grad(made, wanted, gradients, create_graph=True))
+            return *(next(found) if is_needed else None for is_needed in needed), None, None
+        if for_sums is None:
+            for_sums = torch.zeros_like(queries)
+        if for_mass is None:
+            for_mass = torch.zeros_like(shift)
+        gradient = torch.baddbmm(for_mass, for_sums, tokens.mT)
+        if for_attention is not None:
+            gradient += for_attention
+        logits = torch._softmax_backward_data(gradient, attention, 1, gradient.dtype)
+        if ctx.needs_input_grad[0]:
+            ctx.ledger[id(ctx)] = (logits, attention, queries, for_sums)
+        return None, torch.bmm(logits, tokens), logits.sum(-1, keepdim=True), None, None
