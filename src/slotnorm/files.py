@@ -1,12 +1,14 @@
 """Files that are whole or not there: written beside their place, flushed to disk, read back, then renamed."""
 
 import contextlib
+import fcntl
 import hashlib
 import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-from slotnorm.errors import DamagedFile, UserError
+from slotnorm.errors import DamagedFile, Locked, UserError
 
 _BLOCK = 1 << 20
 
@@ -64,3 +66,41 @@ def write(path: Path, content: bytes) -> str:
         if (actual := sha256(temporary)) != expected:
             raise DamagedFile(f"{path} reads back as {actual[:12]}, not as written {expected[:12]}: the disk is failing")
     return expected
+
+
+class Lock:
+    """The right to write `folder`: held from construction until `release`, or until this process dies.
+
+    The lock is the kernel's, on a file that says who holds it, so that a file left behind by a dead process locks nothing.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / ".lock"
+        while True:
+            try:
+                descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+            except OSError as error:
+                raise UserError(f"cannot write to {folder}: {error.strerror or error}; choose another folder") from error
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                holder = os.read(descriptor, 200).decode(errors="replace") or "another process"
+                os.close(descriptor)
+                raise Locked(f"{folder} is being written by {holder}; wait for it to end or choose another folder") from None
+            try:
+                current = self.path.stat().st_ino
+            except FileNotFoundError:
+                current = None
+            if current == os.fstat(descriptor).st_ino:
+                break
+            os.close(descriptor)  # the last holder removed its file between our opening it and locking it
+        self._descriptor: int | None = descriptor
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode())
+
+    def release(self) -> None:
+        """Give the right back and remove the file; a second call does nothing."""
+        if self._descriptor is not None:
+            self.path.unlink(missing_ok=True)
+            os.close(self._descriptor)
+            self._descriptor = None

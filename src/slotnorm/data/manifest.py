@@ -1,0 +1,190 @@
+"""The format of a set of scenes on disk: one .npy file a field, and `manifest.json`, whose writing is the commit.
+
+Every file is a plain .npy array with a header of fixed length, so that rows lie at known places while the number of
+scenes is still open. Rows are grouped into blocks of about a mebibyte, each with a CRC-32C, which detects any change
+within 32 neighbouring bits and so any single byte.
+"""
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import numpy as np
+from numpy.typing import NDArray
+
+from slotnorm.errors import DamagedFile, UserError
+
+FORMAT = "slotnorm scenes 1"
+MANIFEST = "manifest.json"
+HEADER = 128  # bytes before the first row of every file
+COUNTS = ("counts", (), "uint16")  # the one field that every set has
+
+_DTYPES = {"uint8": "|u1", "uint16": "<u2", "int32": "<i4", "float16": "<f2", "float32": "<f4"}
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")  # a field's name is its file's name: no separators, no dots
+_BLOCK_BYTES = 1 << 20  # a random batch of 64 then reads 64 MB when all its blocks are new, 6 ms for the CRC
+_MAX_ROWS_PER_BLOCK = 1 << 16
+_MAX_MANIFEST = 1 << 26  # bytes; 64 MiB of checksums describe more than 8 TiB of scenes
+
+
+@dataclass(frozen=True)
+class Field:
+    """One field of the scenes: `shape` of a single scene and numpy dtype by name."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise UserError(f"{self.name[:80]!r} cannot name a field: use small letters, digits and _, at most 32 of them")
+        if self.dtype not in _DTYPES:
+            raise UserError(f"field {self.name} has dtype {self.dtype[:40]!r}; stored are {', '.join(_DTYPES)}")
+        if len(self.shape) > 4 or not all(0 < length < 1 << 24 for length in self.shape):
+            raise UserError(f"field {self.name} has shape {self.shape} for one scene; lengths must be 1 to {(1 << 24) - 1}")
+        if problem := _contradiction(self):
+            raise UserError(problem)
+
+    @property
+    def file(self) -> str:
+        return f"{self.name}.npy"
+
+    @property
+    def row_bytes(self) -> int:
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+    @property
+    def rows_per_block(self) -> int:
+        """The power of two of scenes that come nearest below `_BLOCK_BYTES`, at least one."""
+        rows = max(1, _BLOCK_BYTES // self.row_bytes)
+        return int(min(1 << (rows.bit_length() - 1), _MAX_ROWS_PER_BLOCK))
+
+    def num_blocks(self, num: int) -> int:
+        return -(-num // self.rows_per_block)
+
+    def header(self, num: int) -> bytes:
+        """The .npy header for `num` scenes, exactly `HEADER` bytes."""
+        shape = ", ".join(str(length) for length in (num, *self.shape)) + ("," if not self.shape else "")
+        text = f"{{'descr': '{_DTYPES[self.dtype]}', 'fortran_order': False, 'shape': ({shape}), }}"
+        prefix = b"\x93NUMPY\x01\x00" + (HEADER - 10).to_bytes(2, "little")
+        return prefix + text.ljust(HEADER - 11).encode("ascii") + b"\n"
+
+
+def _contradiction(field: Field) -> str | None:
+    """Why a field of a reserved name cannot have this shape or dtype; None when it can."""
+    wanted = {"images": (3, "uint8", "(H, W, 3)"), "labels": (2, "uint8", "(H, W)"), "features": (2, "float16", "(N, F)")}
+    if field.name == COUNTS[0]:
+        return None if (field.shape, field.dtype) == COUNTS[1:] else "counts are one uint16 a scene"
+    if field.name not in wanted:
+        return None
+    axes, dtype, shape = wanted[field.name]
+    if len(field.shape) == axes and field.dtype == dtype and (field.name != "images" or field.shape[2] == 3):
+        return None
+    return f"{field.name} are {shape} {dtype} a scene, not {field.shape} {field.dtype}"
+
+
+def checksum(content: NDArray[Any] | bytes, start: int = 0) -> int:
+    """CRC-32C of bytes or of a C-contiguous array, continuing from `start`."""
+    if not isinstance(content, bytes):
+        content = content.view()
+        content.flags.writeable = False  # the extension takes read-only buffers without copying
+    return int(google_crc32c.extend(start, content))
+
+
+def pack(checksums: list[int]) -> str:
+    """Checksums as one string, 8 hexadecimal digits each: a long list would make the manifest slow to open."""
+    return np.asarray(checksums, dtype=">u4").tobytes().hex()
+
+
+def unpack(text: str) -> NDArray[np.uint32]:
+    return np.frombuffer(bytes.fromhex(text), dtype=">u4").astype(np.uint32)
+
+
+def canonical(value: Any) -> bytes:
+    """The one JSON text of a value: what hashes are taken over."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def seal(manifest: Mapping[str, Any]) -> bytes:
+    """The manifest's file: readable JSON with its own SHA-256 as last entry."""
+    body = {key: value for key, value in manifest.items() if key != "checksum"}
+    body["checksum"] = hashlib.sha256(canonical(body)).hexdigest()
+    return json.dumps(body, indent=1, allow_nan=False).encode() + b"\n"
+
+
+def load_json(path: Path, limit: int = _MAX_MANIFEST) -> Any:
+    """Read JSON that anyone may have written: too large, too deep or no JSON at all is one sentence."""
+    try:
+        with open(path, "rb") as file:
+            content = file.read(limit + 1)
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+    if len(content) > limit:
+        raise DamagedFile(f"{path} is larger than {limit} bytes and is not read")
+    try:
+        return json.loads(content, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)[:120]
+        raise DamagedFile(f"{path} is not valid JSON ({reason})") from None
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a number")
+
+
+def load_manifest(directory: Path) -> tuple[dict[str, Any], list[Field]]:
+    """Read and validate `manifest.json`; every value that opening relies on has the right type and range afterwards."""
+    path = directory / MANIFEST
+    manifest = load_json(path)
+
+    def need(condition: bool, what: str) -> None:
+        if not condition:
+            raise DamagedFile(f"{path} was changed after it was written: {what}; build the set again")
+
+    need(isinstance(manifest, dict), "it is not an object")
+    if manifest.get("format") != FORMAT:
+        found = str(manifest.get("format"))[:40]
+        raise DamagedFile(f"{path} has format {found!r}, this version reads {FORMAT!r}; build the set again")
+    body = {key: value for key, value in manifest.items() if key != "checksum"}
+    need(hashlib.sha256(_canonical_or_empty(body)).hexdigest() == manifest.get("checksum"), "its checksum differs")
+    num = manifest.get("scenes")
+    need(_is_count(num) and num > 0, "its number of scenes is wrong")
+    need(isinstance(manifest.get("files"), dict) and "counts" in manifest["files"], "its list of files is wrong")
+    for key in ("provenance", "properties", "objects"):
+        need(isinstance(manifest.get(key), dict), f"{key} is not an object")
+    need(isinstance(manifest.get("protocol"), str), "its protocol is not a text")
+    return manifest, [_load_field(name, entry, num, need) for name, entry in manifest["files"].items()]
+
+
+def _load_field(name: str, entry: Any, num: int, need: Any) -> Field:
+    label = repr(name[:80])
+    need(isinstance(entry, dict), f"the entry of {label} is not an object")
+    shape, dtype = entry.get("shape"), entry.get("dtype")
+    need(isinstance(shape, list) and all(_is_count(length) for length in shape), f"the shape of {label} is wrong")
+    need(isinstance(dtype, str) and len(shape) > 0 and shape[0] == num, f"shape or dtype of {label} is wrong")
+    field = Field(name, tuple(shape[1:]), dtype)
+    need(entry.get("file") == field.file, f"{label} is not stored in {field.file}")
+    need(_is_hexadecimal(entry.get("sha256"), 64), f"the SHA-256 of {label} is wrong")
+    need(entry.get("scenes_per_block") == field.rows_per_block, f"the block size of {label} is wrong")
+    need(_is_hexadecimal(entry.get("checksums"), 8 * field.num_blocks(num)), f"the checksums of {label} are wrong")
+    return field
+
+
+def _canonical_or_empty(value: Any) -> bytes:
+    try:
+        return canonical(value)
+    except (ValueError, RecursionError):  # e.g. 1e999, which JSON reads as infinity: nothing we wrote
+        return b""
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 48
+
+
+def _is_hexadecimal(value: Any, length: int) -> bool:
+    return isinstance(value, str) and len(value) == length and set(value) <= set("0123456789abcdef")
