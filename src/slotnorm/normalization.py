@@ -164,7 +164,7 @@ class BatchNorm(Normalization):
     def _apply(self, fn: Any, recurse: bool = True) -> "BatchNorm":
         # sums over 16,384 tokens have a variance beyond fp16's range: `module.half()` leaves the running averages wide
         wide = {name: getattr(self, name) for name in ("running_mean", "running_var")}
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        super()._apply(fn, recurse)
         for name, buffer in wide.items():
             applied = getattr(self, name)
             if applied.dtype in _HALF:
@@ -217,7 +217,7 @@ def make_normalization(normalization: str | Normalization, dim: int) -> Normaliz
     if isinstance(normalization, Normalization):
         if normalization.dim != dim:
             raise ValueError(
-                f"{normalization.name} was built for dim {normalization.dim}, the slots have dim {dim}; build it with dim={dim}"
+                f"{normalization.name} is built for dim {normalization.dim}, the slots have dim {dim}; build it with dim={dim}"
             )
         return normalization
     known = normalizations()

@@ -1,10 +1,13 @@
-"""Slot Attention; the number of slots and of iterations are arguments of the call. Needs torch and `normalization.py` alone.
+"""Slot Attention, with the number of slots and of iterations as arguments of the call.
+
+It needs torch and `normalization.py` alone, so anyone can carry the two files away.
 
 Keys and values are never formed. With standardised tokens x̂ (LayerNorm before its learned scale g and shift b),
 
     q_k · k_n = (g ∘ W_kᵀ q_k) · x̂_n + q_k · W_k b          Σ_n γ_nk v_n = W_v (g ∘ Σ_n γ_nk x̂_n + b Σ_n γ_nk)
 
-so the N x D products with W_k and W_v become K x D ones, and one product over all iterations gives the tokens' gradient.
+so the products of N tokens with W_k and W_v become products of K slots, and the tokens' gradient is one product over
+all iterations.
 """
 
 import math
@@ -39,8 +42,8 @@ class SlotAttention(nn.Module):
         attend = SlotAttention(dim=64)
         slots, attention = attend(tokens, num_slots=7)     # tokens (B, N, 64) -> (B, 7, 64), (B, 7, N)
 
-    `dim` is the width D of slots, keys, queries and values; `dim_in` that of the tokens (None: the same); `hidden` that of
-    the residual MLP. `protocol` chooses the initial spread of the slots (docs/fidelity.md).
+    `dim` is the width D of slots, keys, queries and values; `dim_in` that of the tokens (None: the same); `hidden` that
+    of the residual MLP. `protocol` chooses the initial spread of the slots (docs/fidelity.md).
     """
 
     def __init__(
@@ -182,9 +185,8 @@ class SlotAttention(nn.Module):
             raise ValueError(f"iterations is {iterations}; there must be at least one")
         if token_mask is not None:
             if token_mask.dtype != torch.bool or token_mask.shape != tokens.shape[:2]:
-                raise ValueError(
-                    f"token_mask is {_shape(token_mask)} {token_mask.dtype}; it must be bool of shape {_shape(tokens)[:2]}"
-                )
+                mask = f"{_shape(token_mask)} {token_mask.dtype}"
+                raise ValueError(f"token_mask is {mask}; it must be torch.bool of shape {_shape(tokens)[:2]}")
             if not torch.compiler.is_compiling() and not (seen := token_mask.any(1)).all():
                 image = int(seen.int().argmin())
                 raise ValueError(
@@ -198,13 +200,13 @@ def _shape(tensor: Tensor) -> tuple[int, ...]:
 
 
 class _Gather(Protocol):
-    """(queries (B, K, D_in), shift (B, K, 1)) -> attention (B, K, N), weighted sums of tokens (B, K, D_in), mass (B, K, 1)."""
+    """queries (B, K, D_in), shift (B, K, 1) -> attention (B, K, N), sums of tokens (B, K, D_in), mass (B, K, 1)."""
 
     def __call__(self, queries: Tensor, shift: Tensor, /) -> tuple[Tensor, Tensor, Tensor]: ...
 
 
 def _gatherer(tokens: Tensor, present: Tensor | None) -> _Gather:
-    """How the iterations gather from standardised tokens (B, N, D_in): by own backward in training, by plain operations else."""
+    """How iterations gather from standardised tokens (B, N, D_in): with an own backward in training, plainly else."""
     if torch.is_grad_enabled() and not torch.compiler.is_compiling():
         ledger: _Ledger = {}
         shared = _Share.apply(tokens, ledger)
@@ -219,13 +221,13 @@ def _gather(tokens: Tensor, queries: Tensor, shift: Tensor, present: Tensor | No
     return attention, attention @ tokens, attention.sum(-1, keepdim=True)
 
 
-# What the backward of each iteration leaves for the tokens' gradient: logits' gradient, attention (both B, K, N), queries and
-# the weighted sums' gradient (both B, K, D_in). Keyed by the graph's node, so that a repeated backward overwrites its entry.
+# What the backward of each iteration leaves for the tokens' gradient: the logits' gradient and the attention (B, K, N),
+# the queries and the sums' gradient (B, K, D_in). Keyed by the graph's node: a repeated backward overwrites its entry.
 _Ledger = dict[int, tuple[Tensor, Tensor, Tensor, Tensor]]
 
 
 class _Share(torch.autograd.Function):
-    """The identity on tokens, whose backward runs after that of every iteration and makes their gradient in one product."""
+    """The identity on tokens; its backward runs after that of every iteration and makes their gradient, one product."""
 
     @staticmethod
     def forward(ctx: Any, tokens: Tensor, ledger: _Ledger) -> Tensor:
