@@ -7,6 +7,7 @@ import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from types import TracebackType
 
 from slotnorm.errors import DamagedFile, Locked, UserError
 
@@ -71,7 +72,8 @@ def write(path: Path, content: bytes) -> str:
 class Lock:
     """The right to write `folder`: held from construction until `release`, or until this process dies.
 
-    The lock is the kernel's, on a file that says who holds it, so that a file left behind by a dead process locks nothing.
+    The lock is the kernel's, on a file that says who holds it, so that a file left behind by a dead process locks nothing;
+    `left_by` says who died, or is empty. `with Lock(folder) as lock:` releases it at the end.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -95,8 +97,15 @@ class Lock:
                 break
             os.close(descriptor)  # the last holder removed its file between our opening it and locking it
         self._descriptor: int | None = descriptor
+        self.left_by = os.pread(descriptor, 200, 0).decode(errors="replace")
         os.ftruncate(descriptor, 0)
-        os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode())
+        os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
+
+    def __enter__(self) -> "Lock":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.release()
 
     def release(self) -> None:
         """Give the right back and remove the file; a second call does nothing."""
