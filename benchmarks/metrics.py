@@ -1,0 +1,101 @@
+"""Segmentation and property scores against scikit-learn, torchmetrics and plain loops: python benchmarks/metrics.py.
+
+One thread, medians of interleaved rounds in one process. Ratios above 1 mean that slotnorm is faster.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from sklearn.metrics import adjusted_rand_score
+from torch import Tensor
+from torchmetrics.functional.clustering import adjusted_rand_score as torchmetrics_score
+
+from slotnorm.metrics import adjusted_rand_index, average_precision, labels_from_masks, mean_best_overlap, mean_iou
+
+
+def label_maps(images: int, size: int, labels: int, seed: int) -> Tensor:
+    """Piecewise constant label maps of nearest centres, as segmentations are: (images, size, size) uint8."""
+    draws = torch.Generator().manual_seed(seed)
+    centres = torch.rand(images, labels, 2, generator=draws) * size
+    axis = torch.arange(size).float()
+    pixels = torch.stack(torch.meshgrid(axis, axis, indexing="ij"), dim=-1).view(1, -1, 2)
+    return torch.cdist(pixels, centres).argmin(dim=2).view(images, size, size).to(torch.uint8)
+
+
+def scikit_learn_loop(true: Tensor, predicted: Tensor) -> Tensor:
+    scores = []
+    for one, other in zip(true.numpy(), predicted.numpy(), strict=True):
+        seen = one != 0
+        scores.append(adjusted_rand_score(one[seen], other[seen]))
+    return torch.tensor(scores, dtype=torch.float64)
+
+
+def torchmetrics_loop(true: Tensor, predicted: Tensor) -> Tensor:
+    scores = []
+    for one, other in zip(true.long(), predicted.long(), strict=True):
+        seen = one != 0
+        scores.append(torchmetrics_score(other[seen], one[seen]))
+    return torch.stack(scores).double()
+
+
+def measure(ways: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+    """Median milliseconds of each way; every round runs all of them, so that a busy machine is busy for all."""
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for number in range(rounds + 1):
+        for name, run in ways.items():
+            start = time.perf_counter()
+            run()
+            if number:  # the first round warms up
+                times[name].append((time.perf_counter() - start) * 1e3)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=9)
+    rounds = parser.parse_args().rounds
+    torch.set_num_threads(1)
+
+    true, predicted = label_maps(64, 128, 11, 1), label_maps(64, 128, 21, 2)
+    ours = adjusted_rand_index(true, predicted)
+    assert (ours - scikit_learn_loop(true, predicted)).abs().max() < 1e-12
+    assert (ours - torchmetrics_loop(true, predicted)).abs().max() < 1e-5  # torchmetrics counts in float32
+    times = measure(
+        {
+            "slotnorm": lambda: adjusted_rand_index(true, predicted),
+            "scikit-learn": lambda: scikit_learn_loop(true, predicted),
+            "torchmetrics": lambda: torchmetrics_loop(true, predicted),
+        },
+        rounds,
+    )
+    print("F-ARI of 64 images of 128x128, 11 true and 21 predicted labels, uint8")
+    for name, value in times.items():
+        print(f"  {name:<28}{value:9.2f} ms   ratio {value / times['slotnorm']:6.1f}")
+
+    masks = torch.rand(64, 21, 128, 128, generator=torch.Generator().manual_seed(3))
+    times = measure({"slotnorm": lambda: labels_from_masks(masks), "argmax": lambda: masks.argmax(dim=1)}, rounds)
+    print("labels from masks, 64 images of 128x128, 21 slots")
+    for name, value in times.items():
+        print(f"  {name:<28}{value:9.2f} ms   ratio {value / times['slotnorm']:6.1f}")
+
+    draws = np.random.default_rng(4)
+    predictions, targets = torch.as_tensor(draws.random((1280, 24, 19))), torch.as_tensor(draws.random((1280, 10, 19)))
+    times = measure(
+        {
+            "mean_best_overlap, 64 images": lambda: mean_best_overlap(true, predicted),
+            "mean_iou, 64 images": lambda: mean_iou(true, predicted),
+            "average_precision, 1280 x 24": lambda: average_precision(predictions, targets),
+        },
+        rounds,
+    )
+    print("the others")
+    for name, value in times.items():
+        print(f"  {name:<28}{value:9.2f} ms")
+
+
+if __name__ == "__main__":
+    main()
