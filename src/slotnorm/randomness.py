@@ -5,6 +5,7 @@ interruption.
 """
 
 import hashlib
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +13,20 @@ from numpy.typing import NDArray
 
 def generator(seed: int, purpose: str, *indices: int) -> np.random.Generator:
     """A fresh generator for the key (seed, purpose, indices)."""
+    return np.random.Generator(np.random.Philox(key=int.from_bytes(_digest(seed, purpose, indices), "little")))
+
+
+def coins(seed: int, purpose: str, keys: Sequence[tuple[int, ...]]) -> NDArray[np.bool_]:
+    """One fair coin a key, (len(keys),): row b depends on (seed, purpose, keys[b]) alone.
+
+    A bit of the key's hash: a generator for each key would take ten times longer.
+    """
+    return np.array([_digest(seed, purpose, key)[0] & 1 for key in keys], dtype=np.bool_)
+
+
+def _digest(seed: int, purpose: str, indices: tuple[int, ...]) -> bytes:
     words = ",".join(str(int(word)) for word in (seed, *indices))
-    digest = hashlib.blake2b(f"{purpose}:{words}".encode(), digest_size=16).digest()
-    return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))
+    return hashlib.blake2b(f"{purpose}:{words}".encode(), digest_size=16).digest()
 
 
 def slot_noise(seed: int, purpose: str, keys: list[tuple[int, ...]], slots: int, dim: int) -> NDArray[np.float32]:

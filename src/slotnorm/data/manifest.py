@@ -22,8 +22,8 @@ from slotnorm.errors import DamagedFile, UserError
 
 FORMAT = "slotnorm scenes 1"
 MANIFEST = "manifest.json"
+STATE = "building.json"  # beside the files while they are built
 HEADER = 128  # bytes before the first row of every file
-COUNTS = ("counts", (), "uint16")  # the one field that every set has
 
 _DTYPES = {"uint8": "|u1", "uint16": "<u2", "int32": "<i4", "float16": "<f2", "float32": "<f4"}
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")  # a field's name is its file's name: no separators, no dots
@@ -42,11 +42,13 @@ class Field:
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
-            raise UserError(f"{self.name[:80]!r} cannot name a field: use small letters, digits and _, at most 32 of them")
+            raise UserError(f"{self.name[:80]!r} cannot name a field: use at most 32 small letters, digits and _")
         if self.dtype not in _DTYPES:
             raise UserError(f"field {self.name} has dtype {self.dtype[:40]!r}; stored are {', '.join(_DTYPES)}")
         if len(self.shape) > 4 or not all(0 < length < 1 << 24 for length in self.shape):
-            raise UserError(f"field {self.name} has shape {self.shape} for one scene; lengths must be 1 to {(1 << 24) - 1}")
+            raise UserError(
+                f"field {self.name} has shape {self.shape} for a scene; lengths must be 1 to {(1 << 24) - 1}"
+            )
         if problem := _contradiction(self):
             raise UserError(problem)
 
@@ -77,15 +79,19 @@ class Field:
 
 def _contradiction(field: Field) -> str | None:
     """Why a field of a reserved name cannot have this shape or dtype; None when it can."""
-    wanted = {"images": (3, "uint8", "(H, W, 3)"), "labels": (2, "uint8", "(H, W)"), "features": (2, "float16", "(N, F)")}
-    if field.name == COUNTS[0]:
-        return None if (field.shape, field.dtype) == COUNTS[1:] else "counts are one uint16 a scene"
-    if field.name not in wanted:
+    reserved = {
+        "images": (3, "uint8", "(H, W, 3)"), "labels": (2, "uint8", "(H, W)"), "features": (2, "float16", "(N, F)"),
+        "counts": (0, "uint16", "()"),
+    }  # fmt: skip
+    if field.name not in reserved:
         return None
-    axes, dtype, shape = wanted[field.name]
+    axes, dtype, shape = reserved[field.name]
     if len(field.shape) == axes and field.dtype == dtype and (field.name != "images" or field.shape[2] == 3):
         return None
     return f"{field.name} are {shape} {dtype} a scene, not {field.shape} {field.dtype}"
+
+
+COUNTS = Field("counts", (), "uint16")  # the one field that every set has
 
 
 def checksum(content: NDArray[Any] | bytes, start: int = 0) -> int:
@@ -111,10 +117,20 @@ def canonical(value: Any) -> bytes:
 
 
 def seal(manifest: Mapping[str, Any]) -> bytes:
-    """The manifest's file: readable JSON with its own SHA-256 as last entry."""
-    body = {key: value for key, value in manifest.items() if key != "checksum"}
-    body["checksum"] = hashlib.sha256(canonical(body)).hexdigest()
-    return json.dumps(body, indent=1, allow_nan=False).encode() + b"\n"
+    """Readable JSON with its own SHA-256 as last entry."""
+    sealed = {**manifest, "checksum": hashlib.sha256(canonical(manifest)).hexdigest()}
+    return json.dumps(sealed, indent=1, allow_nan=False).encode() + b"\n"
+
+
+def is_sealed(content: Any) -> bool:
+    """Whether this JSON is an object as `seal` wrote it."""
+    if not isinstance(content, dict):
+        return False
+    body = {key: value for key, value in content.items() if key != "checksum"}
+    try:
+        return hashlib.sha256(canonical(body)).hexdigest() == content.get("checksum")
+    except (ValueError, RecursionError):  # e.g. 1e999, which JSON reads as infinity: nothing we wrote
+        return False
 
 
 def load_json(path: Path, limit: int = _MAX_MANIFEST) -> Any:
@@ -150,8 +166,7 @@ def load_manifest(directory: Path) -> tuple[dict[str, Any], list[Field]]:
     if manifest.get("format") != FORMAT:
         found = str(manifest.get("format"))[:40]
         raise DamagedFile(f"{path} has format {found!r}, this version reads {FORMAT!r}; build the set again")
-    body = {key: value for key, value in manifest.items() if key != "checksum"}
-    need(hashlib.sha256(_canonical_or_empty(body)).hexdigest() == manifest.get("checksum"), "its checksum differs")
+    need(is_sealed(manifest), "its checksum differs")
     num = manifest.get("scenes")
     need(_is_count(num) and num > 0, "its number of scenes is wrong")
     need(isinstance(manifest.get("files"), dict) and "counts" in manifest["files"], "its list of files is wrong")
@@ -173,13 +188,6 @@ def _load_field(name: str, entry: Any, num: int, need: Any) -> Field:
     need(entry.get("scenes_per_block") == field.rows_per_block, f"the block size of {label} is wrong")
     need(_is_hexadecimal(entry.get("checksums"), 8 * field.num_blocks(num)), f"the checksums of {label} are wrong")
     return field
-
-
-def _canonical_or_empty(value: Any) -> bytes:
-    try:
-        return canonical(value)
-    except (ValueError, RecursionError):  # e.g. 1e999, which JSON reads as infinity: nothing we wrote
-        return b""
 
 
 def _is_count(value: Any) -> bool:

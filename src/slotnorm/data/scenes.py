@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from slotnorm.data.manifest import HEADER, MANIFEST, Field, checksum, load_manifest, unpack
+from slotnorm.data.manifest import HEADER, MANIFEST, STATE, Field, checksum, load_manifest, unpack
 from slotnorm.errors import DamagedFile, UserError, nearest
 
-# What the codes of CLEVR's properties mean, in the order of CLEVR's own generator: code 1 is the first name, 0 is padding.
+# What the codes of CLEVR's properties mean, in the order of CLEVR's generator: code 1 is the first name, 0 is padding.
 CLEVR_PROPERTIES: dict[str, tuple[str, ...]] = {
     "shape": ("cube", "sphere", "cylinder"),
     "size": ("large", "small"),
@@ -59,9 +59,8 @@ class Column:
             first = block * self.field.rows_per_block
             rows = self.rows[first : first + self.field.rows_per_block]
             if checksum(rows) != self._checksums[block]:
-                raise DamagedFile(
-                    f"{self.path} is damaged in block {block} (scenes {first} to {first + len(rows) - 1}); build the set again"
-                )
+                place = f"block {block} (scenes {first} to {first + len(rows) - 1})"
+                raise DamagedFile(f"{self.path} is damaged in {place}; build the set again")
             self._new[block] = False
 
 
@@ -86,7 +85,7 @@ class Rows:
 
     def __getitem__(self, key: Any) -> Any:
         first, rest = (key[0], key[1:]) if isinstance(key, tuple) and key else (key, ())
-        if first is None or first is Ellipsis or not all(isinstance(part, int | slice) for part in rest):
+        if first is None or first is Ellipsis or not all(isinstance(part, int | np.integer | slice) for part in rest):
             return np.asarray(self)[key]
         rows = self._index[first]
         if rows.ndim == 0:
@@ -109,7 +108,9 @@ class Rows:
 class Scenes:
     """Images or features, label maps (0 is background), object counts and properties of n scenes; see `open`."""
 
-    def __init__(self, directory: Path, manifest: dict[str, Any], columns: dict[str, Column], index: NDArray[np.int64]) -> None:
+    def __init__(
+        self, directory: Path, manifest: dict[str, Any], columns: dict[str, Column], index: NDArray[np.int64]
+    ) -> None:
         self.directory, self.manifest, self._columns = directory, manifest, columns
         self.index = _frozen(index)
         self.counts: NDArray[np.int64] = _frozen(columns["counts"].read(index).astype(np.int64))
@@ -119,8 +120,11 @@ class Scenes:
         """Open a built set: its manifest and all file sizes are checked now, its scenes when they are first read."""
         directory = Path(directory)
         if not (directory / MANIFEST).is_file():
-            half_built = " (it is half-built: run the command that builds it again)" if (directory / "building.json").exists() else ""
-            raise UserError(f"{directory} holds no finished set of scenes: there is no {MANIFEST}{half_built}")
+            half_built = (directory / STATE).exists()
+            way_out = (
+                "it is half-built: run the command that builds it again" if half_built else "build it, or name another"
+            )
+            raise UserError(f"{directory} holds no finished set of scenes (no {MANIFEST}); {way_out}")
         manifest, fields = load_manifest(directory)
         num, files = manifest["scenes"], manifest["files"]
         columns = {f.name: Column(directory / f.file, f, num, files[f.name]["checksums"]) for f in fields}
@@ -167,13 +171,15 @@ class Scenes:
     @cached_property
     def properties(self) -> dict[str, NDArray[Any]]:
         """Name -> (n, O, ...), read into memory: entry j belongs to the object with label j + 1, padding is 0."""
-        return {name: _frozen(column.read(self.index)) for name, column in self._columns.items() if name not in _NOT_PROPERTIES}
+        names = [name for name in self._columns if name not in _NOT_PROPERTIES]
+        return {name: _frozen(self._columns[name].read(self.index)) for name in names}
 
     @cached_property
     def fingerprint(self) -> str:
         """One hash over the SHA-256 of every file of the container, whatever part of it these scenes are."""
         files = self.manifest["files"]
-        return hashlib.sha256("".join(f"{name}:{files[name]['sha256']}\n" for name in sorted(files)).encode()).hexdigest()
+        lines = "".join(f"{name}:{files[name]['sha256']}\n" for name in sorted(files))
+        return hashlib.sha256(lines.encode()).hexdigest()
 
     def read(self, field: str, positions: ArrayLike) -> NDArray[Any]:
         """A copy of one field at `positions` (m,) of these scenes: (m, ...)."""
@@ -186,7 +192,9 @@ class Scenes:
         if min_objects is None and max_objects is None:
             return self
         if not self.manifest["objects"]:
-            raise UserError(f"the objects of {self.directory} were never counted (no masks, no properties): it cannot be filtered")
+            raise UserError(
+                f"{self.directory} has neither masks nor properties: its objects cannot be counted or filtered"
+            )
         low, high = min_objects or 0, np.inf if max_objects is None else max_objects
         kept = (self.counts >= low) & (self.counts <= high)
         if not kept.any():
@@ -195,7 +203,7 @@ class Scenes:
         return self[kept]
 
     def sample(self, num: int) -> "Scenes":
-        """The first `num` scenes in the order of SHA-256 of the scene's index: everyone's same sample; all if there are fewer."""
+        """The first `num` scenes in the order of SHA-256 of the scene's index, the same for everyone; all if fewer."""
         order = sorted(range(len(self)), key=lambda position: hashlib.sha256(b"%d" % self.index[position]).digest())
         return self[np.asarray(order[:num], dtype=np.int64)]
 
