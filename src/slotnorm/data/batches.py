@@ -6,16 +6,15 @@ rank takes its contiguous share of each batch's rows.
 """
 
 import itertools
-import signal
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 
 from slotnorm import randomness
 from slotnorm.data.scenes import Scenes
@@ -57,7 +56,7 @@ def batches(
     """The batches of steps `start` to `stop` (exclusive; None is endless), with this rank's share of `batch_size` rows.
 
     `fields` are any of images, features, labels, properties (None: images, or features where there are no images);
-    `flip` mirrors image and labels of half the samples; `workers` processes read ahead, 0 reads in this one.
+    `flip` mirrors image and labels of half the samples; `workers` threads read ahead, 0 reads when asked.
     """
     if fields is None:
         fields = ("images",) if "images" in scenes.fields else ("features",)
@@ -98,7 +97,7 @@ def _check(scenes: Scenes, fields: Sequence[str], flip: bool) -> None:
             raise UserError(f"{field} cannot be flipped with the image ({reason}); leave out flip or {field}")
 
 
-class _Steps(Dataset[Any]):
+class _Steps:
     """Step -> batch, a pure function of its arguments."""
 
     def __init__(
@@ -115,13 +114,6 @@ class _Steps(Dataset[Any]):
         share = batch_size // world_size
         self.rows = np.arange(rank * share, (rank + 1) * share, dtype=np.int64)
         self._orders: dict[int, NDArray[np.int64]] = {}
-
-    def __getitem__(self, step: int) -> Batch | UserError:
-        """For worker processes: an error travels as a value, since the loader would wrap it into a traceback."""
-        try:
-            return self.batch(step)
-        except UserError as error:
-            return error
 
     def batch(self, step: int) -> Batch:
         samples = step * self.batch_size + self.rows
@@ -146,11 +138,13 @@ class _Steps(Dataset[Any]):
         )
 
     def _order(self, epoch: int) -> NDArray[np.int64]:
-        if epoch not in self._orders:
-            if len(self._orders) > 1:  # a batch spans two epochs at most, or many tiny ones
+        order = self._orders.get(epoch)  # threads share the dictionary: one look, no second
+        if order is None:
+            order = randomness.generator(self.seed, "order", epoch).permutation(len(self.scenes))
+            if len(self._orders) > 2:
                 self._orders.clear()
-            self._orders[epoch] = randomness.generator(self.seed, "order", epoch).permutation(len(self.scenes))
-        return self._orders[epoch]
+            self._orders[epoch] = order
+        return order
 
     def _flipped(self, step: int, samples: NDArray[np.int64]) -> NDArray[np.int64]:
         """The rows to mirror."""
@@ -169,21 +163,17 @@ class _Steps(Dataset[Any]):
         return torch.from_numpy(array)
 
 
-def _read_ahead(steps: _Steps, numbers: Any, workers: int) -> Iterator[Batch]:
-    loader = DataLoader(
-        steps, batch_size=None, sampler=numbers, num_workers=workers, collate_fn=_as_is, worker_init_fn=_ignore_signals
-    )
-    for batch in loader:
-        if isinstance(batch, UserError):
-            raise batch
-        yield batch
-
-
-def _as_is(batch: Any) -> Any:
-    return batch
-
-
-def _ignore_signals(worker: int) -> None:
-    """Ctrl-C and SIGTERM reach the whole group; the parent decides when the workers end, and they end when it dies."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
+def _read_ahead(steps: "_Steps", numbers: Iterable[int], workers: int) -> Iterator[Batch]:
+    """Read in threads, in order. Threads and not processes: reading and copying happen outside the interpreter's lock,
+    and handing a batch over from another process takes longer than making it."""
+    numbers = iter(numbers)
+    with ThreadPoolExecutor(workers, thread_name_prefix="slotnorm-batches") as pool:
+        coming = deque(pool.submit(steps.batch, step) for step in itertools.islice(numbers, workers + 1))
+        try:
+            while coming:
+                batch = coming.popleft().result()
+                coming.extend(pool.submit(steps.batch, step) for step in itertools.islice(numbers, 1))
+                yield batch
+        finally:
+            for future in coming:
+                future.cancel()

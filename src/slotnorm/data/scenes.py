@@ -57,7 +57,8 @@ class Column:
         blocks = index // self.field.rows_per_block
         for block in np.unique(blocks[self._new[blocks]]).tolist():
             first = block * self.field.rows_per_block
-            rows = self.rows[first : first + self.field.rows_per_block]
+            # copied, which other threads need not wait for, as they would for a checksum that reads from the disk
+            rows = self.rows[first : first + self.field.rows_per_block].copy()
             if checksum(rows) != self._checksums[block]:
                 place = f"block {block} (scenes {first} to {first + len(rows) - 1})"
                 raise DamagedFile(f"{self.path} is damaged in {place}; build the set again")
