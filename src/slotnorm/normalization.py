@@ -217,7 +217,7 @@ def make_normalization(normalization: str | Normalization, dim: int) -> Normaliz
     if isinstance(normalization, Normalization):
         if normalization.dim != dim:
             raise ValueError(
-                f"{normalization.name} is built for dim {normalization.dim}, the slots have dim {dim}; build it with dim={dim}"
+                f"{normalization.name} is built for dim {normalization.dim}, the slots have {dim}; build it with dim={dim}"
             )
         return normalization
     known = normalizations()

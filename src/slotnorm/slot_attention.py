@@ -6,8 +6,8 @@ Keys and values are never formed. With standardised tokens x̂ (LayerNorm before
 
     q_k · k_n = (g ∘ W_kᵀ q_k) · x̂_n + q_k · W_k b          Σ_n γ_nk v_n = W_v (g ∘ Σ_n γ_nk x̂_n + b Σ_n γ_nk)
 
-so the products of N tokens with W_k and W_v become products of K slots, and the tokens' gradient is one product over
-all iterations.
+so the products of N tokens with W_k and W_v become products of K slots, and the tokens' gradient is gathered in one
+place for all iterations.
 """
 
 import math
@@ -207,8 +207,11 @@ class _Gather(Protocol):
 
 def _gatherer(tokens: Tensor, present: Tensor | None) -> _Gather:
     """How iterations gather from standardised tokens (B, N, D_in): with an own backward in training, plainly else."""
-    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-        ledger: _Ledger = {}
+    traced = (
+        torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    )  # these see plain operations only
+    if torch.is_grad_enabled() and not traced:
+        ledger = _Ledger()
         shared = _Share.apply(tokens, ledger)
         return lambda queries, shift: _GatherOnce.apply(shared, queries, shift, present, ledger)
     return lambda queries, shift: _gather(tokens, queries, shift, present)
@@ -221,13 +224,27 @@ def _gather(tokens: Tensor, queries: Tensor, shift: Tensor, present: Tensor | No
     return attention, attention @ tokens, attention.sum(-1, keepdim=True)
 
 
-# What the backward of each iteration leaves for the tokens' gradient: the logits' gradient and the attention (B, K, N),
-# the queries and the sums' gradient (B, K, D_in). Keyed by the graph's node: a repeated backward overwrites its entry.
-_Ledger = dict[int, tuple[Tensor, Tensor, Tensor, Tensor]]
+class _Ledger:
+    """What the backward of each iteration leaves for the tokens' gradient, in one backward pass at a time.
+
+    An entry is the logits' gradient and the attention (B, K, N), the queries and the sums' gradient (B, K, D_in). A
+    pass that is not asked for the tokens' gradient never collects its entries: the next pass must not find them.
+    """
+
+    def __init__(self) -> None:
+        self._backward_pass = -1
+        self._entries: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
+
+    @property
+    def entries(self) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
+        current = torch._C._current_graph_task_id()
+        if current != self._backward_pass:
+            self._backward_pass, self._entries = current, []
+        return self._entries
 
 
 class _Share(torch.autograd.Function):
-    """The identity on tokens; its backward runs after that of every iteration and makes their gradient, one product."""
+    """The identity on tokens; its backward runs after that of every iteration and makes their gradient in one place."""
 
     @staticmethod
     def forward(ctx: Any, tokens: Tensor, ledger: _Ledger) -> Tensor:
@@ -237,12 +254,11 @@ class _Share(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, None]:
-        if entries := list(ctx.ledger.values()):
-            ctx.ledger.clear()
-            logits, attention, queries, sums = zip(*entries, strict=True)
-            left, right = torch.cat(logits + attention, 1), torch.cat(queries + sums, 1)
-            own = torch.bmm(left.mT, right)
-            gradient = own if gradient is None else gradient + own
+        entries = ctx.ledger.entries
+        while entries:
+            logits, attention, queries, sums = entries.pop()
+            for left, right in ((logits, queries), (attention, sums)):
+                gradient = torch.bmm(left.mT, right) if gradient is None else gradient.baddbmm_(left.mT, right)
         return gradient, None
 
 
@@ -264,24 +280,17 @@ class _GatherOnce(torch.autograd.Function):
         ctx: Any, for_attention: Tensor | None, for_sums: Tensor | None, for_mass: Tensor | None
     ) -> tuple[Tensor | None, ...]:
         tokens, queries, shift, present, attention = ctx.saved_tensors
-        if torch.is_grad_enabled():  # the gradient will be differentiated again: plain operations can be
-            outputs = _gather(tokens, queries, shift, present)
-            given = zip(outputs, (for_attention, for_sums, for_mass), strict=True)
-            made, gradients = zip(
-                *((output, gradient) for output, gradient in given if gradient is not None), strict=True
-            )
-            needed = ctx.needs_input_grad[:3]
-            wanted = [tensor for tensor, is_needed in zip((tokens, queries, shift), needed, strict=True) if is_needed]
-            found = iter(torch.autograd.grad(made, wanted, gradients, create_graph=True))
-            return *(next(found) if is_needed else None for is_needed in needed), None, None
-        if for_sums is None:
-            for_sums = torch.zeros_like(queries)
-        if for_mass is None:
-            for_mass = torch.zeros_like(shift)
-        gradient = torch.baddbmm(for_mass, for_sums, tokens.mT)
+        for_sums = torch.zeros_like(queries) if for_sums is None else for_sums
+        gradient = torch.baddbmm(torch.zeros_like(shift) if for_mass is None else for_mass, for_sums, tokens.mT)
         if for_attention is not None:
-            gradient += for_attention
-        logits = torch._softmax_backward_data(gradient, attention, 1, gradient.dtype)
-        if ctx.needs_input_grad[0]:
-            ctx.ledger[id(ctx)] = (logits, attention, queries, for_sums)
-        return None, torch.bmm(logits, tokens), logits.sum(-1, keepdim=True), None, None
+            gradient = gradient + for_attention
+        own = None
+        if torch.is_grad_enabled():  # the gradient will be differentiated again: plain operations can be
+            attention, _, _ = _gather(tokens, queries, shift, present)
+            logits = attention * (gradient - (attention * gradient).sum(1, keepdim=True))
+            own = logits.mT @ queries + attention.mT @ for_sums
+        else:
+            logits = torch._softmax_backward_data(gradient, attention, 1, gradient.dtype)
+            if ctx.needs_input_grad[0]:
+                ctx.ledger.entries.append((logits, attention, queries, for_sums))
+        return own, logits @ tokens, logits.sum(-1, keepdim=True), None, None
