@@ -2,12 +2,12 @@
 
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import tyro
 
 from slotnorm.errors import UserError, nearest
-
 
 
 def norms() -> None:
@@ -18,8 +18,42 @@ def norms() -> None:
         print(name, scheme.label, scheme.where, scheme.keeps_mass, scheme.__doc__)
 
 
+Source = Annotated[Path, tyro.conf.arg(name="from")]  # `from` is a word of Python
+
+
+def data_folder(source: Source, out: Path, size: int | None = None, crop: str = "none") -> None:
+    """Convert a folder of your own images (with masks and properties, if any) into a set of scenes.
+
+    Args:
+        source: the folder: images/NAME.png or .jpg, and if you have them masks/NAME.png and properties.json
+        out: where the set is built; the same command continues an interrupted one
+        size: scale to size x size pixels; needed unless all images have one size
+        crop: none, center (the largest centred square) or top:left:height:width in pixels, before scaling
+    """
+    from slotnorm.data.folder import convert
+
+    print(f"{len(convert(source, out, size, crop))} scenes in {out}")
+
+
+def data_check(directory: tyro.conf.Positional[Path], sheet: Path | None = None, num: int = 32) -> None:
+    """Verify every file of a set of scenes, describe it in a table, and draw a contact sheet with masks.
+
+    Args:
+        directory: the set's folder
+        sheet: where the contact sheet goes (default: contact-sheet.png in the set's folder)
+        num: how many scenes it shows
+    """
+    from slotnorm.data.check import check
+
+    print(check(directory, sheet, num))
+
+
 VERBS: dict[str, Any] = {
     "norms": norms,
+    "data": {
+        "folder": data_folder,
+        "check": data_check,
+    },
 }
 
 
@@ -56,8 +90,6 @@ def _dispatch(verbs: dict[str, Any], arguments: list[str], path: list[str]) -> N
     if isinstance(verb, dict):
         _dispatch(verb, rest, [*path, name])
     else:
-        import tyro
-
         tyro.cli(verb, args=rest, prog=f"{prog} {name}")
 
 

@@ -188,6 +188,10 @@ class Scenes:
             raise UserError(f"{self.directory} has no field {field!r}; {nearest(field, self._columns)}")
         return self._columns[field].read(self.index[np.asarray(positions, dtype=np.int64)])
 
+    def verify(self, field: str) -> None:
+        """Check every block of one field that this process has not read yet."""
+        self._columns[field].verify(np.arange(self.manifest["scenes"], dtype=np.int64))
+
     def filter(self, min_objects: int | None = None, max_objects: int | None = None) -> "Scenes":
         """The scenes with at least `min_objects` and at most `max_objects` objects."""
         if min_objects is None and max_objects is None:

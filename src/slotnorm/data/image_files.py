@@ -1,0 +1,79 @@
+"""Decoding a user's PNG and JPEG files into defined arrays, refusing what claims too much or is damaged.
+
+Images become 8-bit RGB: grey is repeated, transparent parts lie on white, of 16 bits the upper 8 count, and an EXIF
+rotation is applied. Masks become 8-bit labels: palette indices or grey values as they are, 0 is background.
+"""
+
+import io
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slotnorm.errors import DamagedFile, UserError
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+MAX_PIXELS = 64_000_000  # more than a phone's camera takes; decoded it is 192 MB
+_MAX_BYTES = 1 << 29  # an uncompressed 16-bit file of that many pixels
+_WIDE_GREY = ("I", "I;16", "I;16B", "I;16L")  # the decoder's names for grey of 16 bits
+
+
+def read_image(path: str | Path) -> "Image.Image":
+    """An 8-bit RGB image, upright."""
+    from PIL import Image
+
+    image, _ = _open(Path(path), ("PNG", "JPEG"))
+    if image.mode in _WIDE_GREY:
+        image = Image.fromarray((np.asarray(image).astype(np.uint16) >> 8).astype(np.uint8))
+    if "A" in image.getbands() or "transparency" in image.info:
+        opaque = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", opaque.size, "white"), opaque)
+    return image.convert("RGB")
+
+
+def read_mask(path: str | Path) -> NDArray[np.uint8]:
+    """Labels (H, W) uint8 of a palette or grey PNG."""
+    image, packing = _open(Path(path), ("PNG",))
+    if image.mode not in ("1", "L", "P", *_WIDE_GREY):
+        raise UserError(f"{path} is {image.mode}; a mask holds one label a pixel: save it with a palette or as grey")
+    # the decoder spreads 2 or 4 bits of grey over 0..255: the labels are the bits themselves
+    labels: NDArray[np.int64] = np.asarray(image).astype(np.int64) // {"L;2": 85, "L;4": 17}.get(packing, 1)
+    if (largest := labels.max()) > 255:
+        raise UserError(f"{path} has label {largest}; a scene has at most 255 objects, with labels 1 to 255")
+    return labels.astype(np.uint8)
+
+
+def _open(path: Path, formats: tuple[str, ...]) -> tuple["Image.Image", str]:
+    """The decoded image, upright, and how its pixels were packed in the file.
+
+    Its size is refused by what the header claims, before anything is decoded, and all checksums of a PNG are verified.
+    """
+    from PIL import Image, ImageOps, UnidentifiedImageError
+
+    try:
+        if (size := path.stat().st_size) > _MAX_BYTES:
+            raise UserError(f"{path} has {size} bytes; at most {_MAX_BYTES} are read")
+        content = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about odd metadata, and about large sizes, which we refuse ourselves
+            with Image.open(io.BytesIO(content), formats=formats) as image:
+                width, height = image.size
+                if width * height > MAX_PIXELS:
+                    raise Image.DecompressionBombError
+                packing = str(image.tile[0][3]) if image.tile else ""
+                image.verify()
+            with Image.open(io.BytesIO(content), formats=formats) as image:
+                return ImageOps.exif_transpose(image), packing
+    except Image.DecompressionBombError:
+        raise UserError(f"{path} claims more than {MAX_PIXELS} pixels and is not decoded; scale it down") from None
+    except Exception as error:  # decoders fail in many ways, from OSError to struct.error: all of them mean a bad file
+        reason = "cut short or of another kind" if isinstance(error, UnidentifiedImageError) else str(error)[:100]
+        kinds = " or ".join(formats)
+        raise DamagedFile(f"{path} cannot be decoded as {kinds} ({reason}); replace or remove it") from error
