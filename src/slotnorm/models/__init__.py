@@ -1,0 +1,35 @@
+"""The paper's three models, and `build`, which makes an experiment's. Nothing is imported before it is asked for."""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from slotnorm.models.building import build as build
+    from slotnorm.models.feature_autoencoder import FeatureAutoencoder as FeatureAutoencoder
+    from slotnorm.models.image_autoencoder import ImageAutoencoder as ImageAutoencoder
+    from slotnorm.models.parts import Decomposition as Decomposition
+    from slotnorm.models.parts import SlotModel as SlotModel
+    from slotnorm.models.set_predictor import SetPredictor as SetPredictor
+    from slotnorm.models.set_predictor import matching_loss as matching_loss
+
+_HOME = {
+    "build": "slotnorm.models.building",
+    "Decomposition": "slotnorm.models.parts",
+    "SlotModel": "slotnorm.models.parts",
+    "ImageAutoencoder": "slotnorm.models.image_autoencoder",
+    "FeatureAutoencoder": "slotnorm.models.feature_autoencoder",
+    "SetPredictor": "slotnorm.models.set_predictor",
+    "matching_loss": "slotnorm.models.set_predictor",
+}
+
+__all__ = [*_HOME]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(importlib.import_module(_HOME[name]), name)
+    raise AttributeError(f"module 'slotnorm.models' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

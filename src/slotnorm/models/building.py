@@ -1,0 +1,40 @@
+"""From an experiment to its model, with the initial weights of its seed."""
+
+import dataclasses
+from typing import Any
+
+import torch
+
+from slotnorm import randomness
+from slotnorm.config import Experiment, FeatureModel, ImageModel, SetModel
+from slotnorm.errors import UserError, nearest
+from slotnorm.models.feature_autoencoder import FeatureAutoencoder
+from slotnorm.models.image_autoencoder import ImageAutoencoder
+from slotnorm.models.parts import SlotModel
+from slotnorm.models.set_predictor import SetPredictor
+from slotnorm.normalization import normalizations
+
+_MODELS: dict[type, Any] = {ImageModel: ImageAutoencoder, FeatureModel: FeatureAutoencoder, SetModel: SetPredictor}
+
+
+def build(experiment: Experiment) -> SlotModel:
+    """The experiment's model with the initial weights of its seed; `model.experiment` remembers what it is for."""
+    require_normalization(experiment.norm)
+    recipe = experiment.recipe
+    sizes = {field.name: getattr(recipe.model, field.name) for field in dataclasses.fields(recipe.model)}
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(int(randomness.generator(experiment.seed, "weights").integers(1 << 62)))
+        model: SlotModel = _MODELS[type(recipe.model)](
+            **sizes, normalization=experiment.norm, iterations=recipe.evaluation_iterations, protocol=recipe.protocol
+        )
+    model.experiment = experiment
+    return model
+
+
+def require_normalization(name: str) -> None:
+    """Refuse a normalization that nobody registered."""
+    if name not in normalizations():
+        raise UserError(
+            f"there is no normalization {name!r}; {nearest(name, normalizations())} "
+            "(one of your own is added by --plugin FILE, or by importing the module that defines it)"
+        )
