@@ -89,9 +89,7 @@ def main() -> None:
     sizes = [(n, d, k) for n in (256, 784, 4096, 16384) for d in (64, 128) for k in (7, 11, 21)]
     if arguments.quick:
         sizes = [(16384, 64, 7), (16384, 64, 21), (784, 128, 11)]
-    print(
-        "| N | D | K | B | time: plain / ours | slot-attention / ours | memory: ours / plain | ours / slot-attention |"
-    )
+    print("| N | D | K | B | time: plain / ours | slot-attention / ours | memory: ours / plain | / slot-attention |")
     print("|---|---|---|---|---|---|---|---|")
     for tokens, dim, slots in sizes:
         batch = 2 if tokens == 16384 else 4

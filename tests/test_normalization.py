@@ -1,0 +1,244 @@
+"""Contracts that every normalization keeps, over the registry: a new class is tested before anyone writes a test."""
+
+import copy
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+
+from slotnorm import Aggregate, Normalization, SlotAttention, normalizations
+from slotnorm.normalization import UnknownNormalization, WeightedSum, formula
+from test_slot_attention import draw, make_layer
+
+NAMES = list(normalizations())
+
+
+def test_the_six_of_the_paper_are_there_in_its_order():
+    paper = ["weighted_mean", "layer_norm", "weighted_sum", "batch_norm", "unnormalized", "kd_layer_norm"]
+    assert NAMES[:6] == paper
+    labels = [normalizations()[name].label for name in paper]
+    assert labels == ["Baseline", "Layer Norm", "Weighted Sum", "Batch Norm", "Unnormalized", "K-D-Layer Norm"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_its_class_says_what_it_is(name):
+    scheme = normalizations()[name]
+    assert scheme.name == name
+    assert scheme.label
+    assert scheme.where
+    assert isinstance(scheme.keeps_mass, bool)
+    assert "=" in formula(scheme), "the first line of the docstring is the formula"
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("name", NAMES)
+def test_slots_are_interchangeable(name, training):
+    layer = make_layer(name).train(training)
+    inputs, start = draw(2, 9, 5, 12)
+    order = torch.tensor([3, 0, 4, 1, 2])
+    slots, attention = copy.deepcopy(layer)(inputs, slots=start)
+    permuted, permuted_attention = copy.deepcopy(layer)(inputs, slots=start[:, order])
+    torch.testing.assert_close(permuted, slots[:, order], rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(permuted_attention, attention[:, order], rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_order_of_tokens_does_not_matter(name):
+    layer = make_layer(name).eval()
+    inputs, start = draw(2, 9, 5, 12)
+    order = torch.randperm(9, generator=torch.Generator().manual_seed(0))
+    slots, attention = layer(inputs, slots=start)
+    shuffled, shuffled_attention = layer(inputs[:, order], slots=start)
+    torch.testing.assert_close(shuffled, slots, rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(shuffled_attention, attention[..., order], rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_images_are_independent_in_evaluation(name):
+    layer = make_layer(name).eval()
+    inputs, start = draw(4, 9, 5, 12)
+    together, _ = layer(inputs, slots=start)
+    for image in range(4):
+        alone, _ = layer(inputs[image : image + 1], slots=start[image : image + 1])
+        torch.testing.assert_close(alone[0], together[image], rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_empty_slot_stays_finite_and_so_does_its_gradient(name):
+    normalization = make_layer(name).normalization.eval()
+    sums = torch.randn(2, 4, 12, dtype=torch.float64)
+    mass = torch.rand(2, 4, 1, dtype=torch.float64)
+    sums[:, 1], mass[:, 1] = 0, 0
+    sums.requires_grad_()
+    mass.requires_grad_()
+    updates, _ = normalization(Aggregate(sums, mass, 9, sums.sum(1, keepdim=True)), None)
+    updates.square().sum().backward()
+    assert updates.isfinite().all()
+    assert sums.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_parameter_or_buffer_depends_on_the_number_of_slots(name):
+    layer = make_layer(name)
+    before = {key: value.shape for key, value in layer.state_dict().items()}
+    for num_slots in (1, 3, 40):
+        inputs, start = draw(2, 9, num_slots, 12)
+        assert layer(inputs, slots=start)[0].shape == (2, num_slots, 12)
+    assert {key: value.shape for key, value in layer.state_dict().items()} == before
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_evaluation_leaves_running_statistics_alone_and_training_moves_them_once_a_pass(name):
+    layer = make_layer(name)
+    inputs, start = draw(2, 9, 5, 12)
+    before = copy.deepcopy(dict(layer.normalization.named_buffers()))
+    layer.eval()(inputs, slots=start)
+    after_evaluation = copy.deepcopy(dict(layer.normalization.named_buffers()))
+    for key, value in before.items():
+        torch.testing.assert_close(after_evaluation[key], value, rtol=0, atol=0)
+    layer.train()(inputs, slots=start, iterations=1)
+    once = copy.deepcopy(dict(layer.normalization.named_buffers()))
+    layer.load_state_dict(layer.state_dict() | {f"normalization.{key}": value for key, value in before.items()})
+    layer.train()(inputs, slots=start, iterations=4)
+    for key, value in layer.normalization.named_buffers():
+        torch.testing.assert_close(value, once[key])
+        assert not torch.equal(value, before[key])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_pass_is_reentrant(name):
+    """What the first iteration measured travels in the carry, not in the module."""
+    layer = make_layer(name).eval()
+    inputs, start = draw(2, 9, 5, 12)
+    first = layer.trace(inputs, slots=start, iterations=1)[0].aggregate
+    other = Aggregate(first.sums * 3 + 1, first.mass, first.num_tokens, first.total)
+    updates, carry = layer.normalization(first, None)
+    expected, _ = layer.normalization(other, carry)
+    layer.normalization(other, None)
+    again, _ = layer.normalization(other, carry)
+    torch.testing.assert_close(again, expected, rtol=0, atol=0)
+    assert updates.shape == first.sums.shape
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_keeps_mass_is_proved_or_refuted(name):
+    """Propositions 1 and 2: equal update codes of slots with unequal mass refute that the mass is kept."""
+    layer = make_layer(name).eval()
+    inputs, _ = draw(1, 9, 1, 12)
+    one = layer.trace(inputs, slots=torch.zeros(1, 1, 12, dtype=torch.float64), iterations=1)[0]
+    two = layer.trace(inputs, slots=torch.zeros(1, 2, 12, dtype=torch.float64), iterations=1)[0]
+    torch.testing.assert_close(one.aggregate.mass[0, 0], 2 * two.aggregate.mass[0, 0])
+    same_codes = torch.allclose(one.updates[0, 0], two.updates[0, 0], rtol=1e-5, atol=1e-5)
+    unequal = layer.trace(inputs[:, :1], slots=draw(1, 1, 2, 12)[1], iterations=1)[0]
+    assert not torch.allclose(unequal.aggregate.mass[0, 0], unequal.aggregate.mass[0, 1], rtol=0.01)
+    same_codes |= torch.allclose(unequal.updates[0, 0], unequal.updates[0, 1], rtol=1e-5, atol=1e-5)
+    assert normalizations()[name].keeps_mass == (not same_codes)
+
+
+def test_weighted_sum_takes_a_given_scale():
+    layer = SlotAttention(12, normalization=WeightedSum(12, scale=4.0)).double()
+    inputs, start = draw(1, 9, 3, 12)
+    step = layer.trace(inputs, slots=start, iterations=1)[0]
+    torch.testing.assert_close(step.updates, step.aggregate.sums / 4)
+    for scale in (0, -1, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="scale of weighted_sum is .*; it must be positive"):
+            WeightedSum(12, scale=scale)
+
+
+def test_unknown_names_are_refused_with_the_nearest_one():
+    with pytest.raises(
+        UnknownNormalization, match="no normalization 'weigthed_sum'; did you mean 'weighted_sum'?"
+    ) as it:
+        SlotAttention(8, normalization="weigthed_sum")
+    for name in NAMES:
+        assert name in str(it.value)
+    with pytest.raises(UnknownNormalization, match="no normalization 3"):
+        SlotAttention(8, normalization=3)
+    with pytest.raises(ValueError, match="weighted_sum is built for dim 4, the slots have 8; build it with dim=8"):
+        SlotAttention(8, normalization=WeightedSum(4))
+
+
+def test_a_class_without_its_attributes_is_refused_when_it_is_defined():
+    with pytest.raises(TypeError, match="has no 'label'"):
+        type("Nameless", (Normalization,), {"__doc__": "u = 0", "name": "nameless"})
+    complete = {"label": "x", "where": "here", "keeps_mass": True}
+    with pytest.raises(TypeError, match="has no docstring"):
+        type("Silent", (Normalization,), {"name": "silent", **complete})
+    with pytest.raises(TypeError, match=r"'layer_norm' of Second is taken by slotnorm\.normalization\.LayerNorm"):
+        type("Second", (Normalization,), {"__doc__": "u = 0", "name": "layer_norm", **complete})
+    assert list(normalizations()) == NAMES
+
+
+PLUGIN = '''
+from slotnorm import Normalization
+
+class RootMass(Normalization):
+    """u_k = ũ_k / √(Σ_n γ_nk): between mean and sum."""
+    name, label, where, keeps_mass = "root_mass", "Root Mass", "this file", True
+
+    def forward(self, aggregate, carry):
+        return aggregate.sums / (aggregate.mass + 1e-8).sqrt(), None
+'''
+
+
+def run(*arguments: str, code: str | None = None, path: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run the command line, or a piece of code, in a fresh process, with `path` on its search path."""
+    command = [sys.executable, *(["-c", code] if code else ["-m", "slotnorm", *arguments])]
+    environment = os.environ | ({} if path is None else {"PYTHONPATH": str(path)})
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+
+
+def test_a_plugin_file_adds_a_normalization(tmp_path):
+    file = tmp_path / "my norm.py"
+    file.write_text(PLUGIN)
+    done = run("--plugin", str(file), "norms")
+    assert done.returncode == 0, done.stderr
+    assert "root_mass" in done.stdout
+    assert "root_mass" not in run("norms").stdout
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [(None, "is not a Python file"), ("1 / 0", "fails with ZeroDivisionError"), ("x = (", "fails with SyntaxError")],
+)
+def test_a_plugin_that_does_not_load_is_one_sentence(tmp_path, content, sentence):
+    file = tmp_path / "plugin.py"
+    if content is not None:
+        file.write_text(content)
+    done = run("--plugin", str(file), "norms")
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_installed_package_adds_a_normalization_by_entry_point(tmp_path):
+    (tmp_path / "their_norm.py").write_text(PLUGIN)
+    info = tmp_path / "their_norm-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their_norm\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[slotnorm.normalizations]\nroot_mass = their_norm\n")
+    code = "import slotnorm, torch; slotnorm.SlotAttention(8, 'root_mass')(torch.ones(1, 4, 8), 2); print('works')"
+    done = run(code=code, path=tmp_path)
+    assert done.stdout.strip() == "works", done.stderr
+    (tmp_path / "their_norm.py").write_text("import nowhere_to_be_found")
+    done = run(code="import slotnorm; print(len(slotnorm.normalizations()))", path=tmp_path)
+    assert done.stdout.strip() == "6"
+    assert "'their_norm' does not load" in done.stderr
+
+
+def test_a_normalization_without_forward_says_so():
+    code = textwrap.dedent('''
+        import torch, slotnorm
+        class Empty(slotnorm.Normalization):
+            """u = ?"""
+            name, label, where, keeps_mass = "empty", "Empty", "nowhere", False
+        try:
+            slotnorm.SlotAttention(8, "empty")(torch.ones(1, 4, 8), 2)
+        except TypeError as error:
+            print(error)
+    ''')
+    assert "Empty defines no forward(aggregate, carry)" in run(code=code).stdout
