@@ -127,8 +127,8 @@ class Builder:
             with self._writing():
                 files.write(self.directory / MANIFEST, layout.seal(self._manifest()))
             self.finished = True
+            self._let_go()
             (self.directory / STATE).unlink(missing_ok=True)
-        self.close()
         return Scenes.open(self.directory)
 
     def close(self) -> None:
@@ -175,6 +175,11 @@ class Builder:
         known |= {"num": manifest.get("requested"), "fields": {f.name: [list(f.shape), f.dtype] for f in fields}}
         self._refuse_other(known, "already holds a set")
         self._state = _State(manifest["scenes"], {}, {})
+        if (self.directory / STATE).exists() and self._lock is None:  # its process died right after the manifest
+            with contextlib.suppress(OSError, UserError):
+                lock = files.Lock(self.directory)
+                (self.directory / STATE).unlink()
+                lock.release()
         return True
 
     def _take_folder(self) -> None:
@@ -218,13 +223,16 @@ class Builder:
         if not layout.is_sealed(content):
             raise problem
         try:
-            self._refuse_other(content["request"], "holds a half-built set")
-            full = {field.name: layout.unpack(content["full"][field.name]).tolist() for field in self._fields}
-            state = _State(int(content["done"]), full, {f.name: int(content["started"][f.name]) for f in self._fields})
-        except (KeyError, TypeError, AttributeError) as error:
+            known = {key: content["request"][key] for key in self._request}
+            full = {name: layout.unpack(text).tolist() for name, text in content["full"].items()}
+            state = _State(int(content["done"]), full, {name: int(crc) for name, crc in content["started"].items()})
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise problem from error
-        if any(len(full[field.name]) != state.done // field.rows_per_block for field in self._fields):
-            raise problem
+        self._refuse_other(known, "holds a half-built set")
+        for field in self._fields:
+            blocks = len(full[field.name]) if field.name in full and field.name in state.started else -1
+            if state.done < 0 or blocks != state.done // field.rows_per_block:
+                raise problem
         self._state = state
 
     def _refuse_other(self, known: Mapping[str, Any], holds: str) -> None:
