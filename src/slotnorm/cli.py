@@ -7,15 +7,20 @@ from typing import Annotated, Any
 
 import tyro
 
+from slotnorm.commands import parse_sweep, parse_training, reads_arguments
 from slotnorm.errors import UserError, nearest
 
 
 def norms() -> None:
-    """List the normalizations: name, label, where in the paper, whether the mass is kept, formula."""
-    from slotnorm.normalization import normalizations
+    """List the normalizations: name, the paper's label and section, whether the codes keep the mass, formula."""
+    from slotnorm.normalization import formula, normalizations
 
+    table = [("name", "label", "where", "keeps mass", "update codes")]
     for name, scheme in normalizations().items():
-        print(name, scheme.label, scheme.where, scheme.keeps_mass, scheme.__doc__)
+        table.append((name, scheme.label, scheme.where, "yes" if scheme.keeps_mass else "no", formula(scheme)))
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for row in table:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
 Source = Annotated[Path, tyro.conf.arg(name="from")]  # `from` is a word of Python
@@ -48,8 +53,46 @@ def data_check(directory: tyro.conf.Positional[Path], sheet: Path | None = None,
     print(check(directory, sheet, num))
 
 
+def experiments() -> None:
+    """List the experiments: where in the paper, (O, K), steps, seeds, and hours a run."""
+    from slotnorm.experiments import listing
+
+    print(listing())
+
+
+@reads_arguments
+def train(arguments: list[str], prog: str) -> None:
+    """Start a run, or go on with it: slotnorm train NAME --norm batch_norm --seed 3."""
+    asked = parse_training(arguments, prog)
+    if asked is None:
+        return
+    from slotnorm import allocator
+    from slotnorm.report.pictures import save_picture
+    from slotnorm.training import train
+
+    allocator.keep_freed_memory()
+    run = train(asked.experiment, asked.into, data=asked.data, workers=asked.workers, draw=save_picture)
+    print(run.summary())
+
+
+@reads_arguments
+def sweep(arguments: list[str], prog: str) -> None:
+    """Train an experiment with several normalizations and seeds: plan, skip what is finished, run."""
+    asked = parse_sweep(arguments, prog)
+    if asked is None:
+        return
+    from slotnorm.sweep import plan, report, sweep
+
+    jobs = plan(asked.trainings)
+    sweep(jobs, asked.jobs)
+    print(report(jobs))
+
+
 VERBS: dict[str, Any] = {
     "norms": norms,
+    "experiments": experiments,
+    "train": train,
+    "sweep": sweep,
     "data": {
         "folder": data_folder,
         "check": data_check,
@@ -89,6 +132,8 @@ def _dispatch(verbs: dict[str, Any], arguments: list[str], path: list[str]) -> N
     verb = verbs[name]
     if isinstance(verb, dict):
         _dispatch(verb, rest, [*path, name])
+    elif getattr(verb, "reads_arguments", False):
+        verb(rest, f"{prog} {name}")
     else:
         tyro.cli(verb, args=rest, prog=f"{prog} {name}")
 
