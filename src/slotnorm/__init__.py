@@ -16,6 +16,12 @@ _HOME = {
     "labels_from_masks": "slotnorm.metrics",
     "mean_best_overlap": "slotnorm.metrics",
     "mean_iou": "slotnorm.metrics",
+    "Experiment": "slotnorm.config",
+    "Recipe": "slotnorm.config",
+    "experiment": "slotnorm.experiments",
+    "train": "slotnorm.training",
+    "Run": "slotnorm.runs",
+    "load": "slotnorm.weights",
 }
 _MODULES = ("data", "models", "theory")
 

@@ -80,15 +80,18 @@ class Lock:
         self.path = folder / ".lock"
         while True:
             try:
+                folder.mkdir(parents=True, exist_ok=True)
                 descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
             except OSError as error:
-                raise UserError(f"cannot write to {folder}: {error.strerror or error}; choose another folder") from error
+                reason = error.strerror or error
+                raise UserError(f"cannot write to {folder}: {reason}; choose another folder") from error
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 holder = os.read(descriptor, 200).decode(errors="replace") or "another process"
                 os.close(descriptor)
-                raise Locked(f"{folder} is being written by {holder}; wait for it to end or choose another folder") from None
+                sentence = f"{folder} is being written by {holder}; wait for it to end or choose another folder"
+                raise Locked(sentence) from None
             try:
                 current = self.path.stat().st_ino
             except FileNotFoundError:

@@ -25,3 +25,9 @@ def load_plugin(path: Path) -> None:
     except Exception as error:
         del sys.modules[module_name]
         raise UserError(f"--plugin {path} fails with {type(error).__name__}: {error}") from error
+
+
+def loaded_plugins() -> list[Path]:
+    """The files that `load_plugin` has run, to be given to other processes."""
+    modules = [module for name, module in sys.modules.items() if name.startswith("slotnorm_plugin_")]
+    return [Path(module.__file__) for module in modules if module.__file__]

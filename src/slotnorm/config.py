@@ -1,0 +1,251 @@
+"""What an experiment is: `Experiment` holds the study's factors, `Recipe` all that is fixed. Frozen; no torch."""
+
+import dataclasses
+import math
+import re
+from typing import Any, ClassVar, Literal
+
+from slotnorm.documents import digest, to_document
+from slotnorm.errors import UserError
+
+Protocol = Literal["paper", "authors"]
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageModel:
+    """Sizes of the image autoencoder; the defaults are the paper's tables."""
+
+    kind: ClassVar[str] = "image_autoencoder"
+    input: ClassVar[Literal["images", "features"]] = "images"
+
+    size: int = 128
+    """Side of the image, in pixels."""
+    channels: int = 64
+    """Width of the convolutions."""
+    dim: int = 64
+    """Width of the slots."""
+    hidden: int = 128
+    """Width of Slot Attention's residual MLP."""
+    kernel: int = 5
+    """Side of the encoder's convolutions."""
+    strides: tuple[int, ...] = (1, 1, 1, 1)
+    """One convolution of the encoder each."""
+    positions: Literal["ramps", "fourier"] = "ramps"
+    """What the position embedding is a map of."""
+    position_scale: float | None = None
+    """Standard deviation of the position embedding at the start; None is Glorot's."""
+    decoder: Literal["broadcast", "dense"] = "broadcast"
+    """A slot spread over a small grid that grows by transposed convolutions, or linear maps to all pixels."""
+    decoder_channels: int | None = None
+    """Width of the transposed convolutions; None is `channels`."""
+    decoder_kernel: int = 5
+    """Side of the transposed convolutions."""
+    decoder_strides: tuple[int, ...] = (2, 2, 2, 2, 1)
+    """One transposed convolution each; the grid starts at size / their product."""
+    decoder_hidden: tuple[int, ...] = (256, 256)
+    """Widths of the dense decoder."""
+    recompute: bool = False
+    """Whether training decodes twice to need less memory."""
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Of one scene's input, as `Scenes` hold it."""
+        return (self.size, self.size, 3)
+
+
+@dataclasses.dataclass(frozen=True)
+class FeatureModel:
+    """Sizes of the feature autoencoder; the defaults are the paper's tables."""
+
+    kind: ClassVar[str] = "feature_autoencoder"
+    input: ClassVar[Literal["images", "features"]] = "features"
+
+    tokens: int = 784
+    """Features an image."""
+    features: int = 768
+    """Width of a feature."""
+    dim: int = 128
+    """Width of the slots."""
+    decoder: int = 1024
+    """Width of the decoder's hidden layers."""
+    hidden: int = 512
+    """Width of Slot Attention's residual MLP."""
+    recompute: bool = False
+    """Whether training decodes twice to need less memory."""
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Of one scene's input, as `Scenes` hold it."""
+        return (self.tokens, self.features)
+
+
+@dataclasses.dataclass(frozen=True)
+class SetModel:
+    """Sizes of the set predictor; the defaults are the protocol's."""
+
+    kind: ClassVar[str] = "set_predictor"
+    input: ClassVar[Literal["images", "features"]] = "images"
+
+    size: int = 128
+    """Side of the image, in pixels."""
+    channels: int = 64
+    """Width of the convolutions."""
+    dim: int = 64
+    """Width of the slots."""
+    hidden: int = 128
+    """Width of Slot Attention's residual MLP."""
+    kernel: int = 5
+    """Side of the encoder's convolutions."""
+    strides: tuple[int, ...] = (1, 2, 2, 1)
+    """One convolution of the encoder each."""
+    positions: Literal["ramps", "fourier"] = "ramps"
+    """What the position embedding is a map of."""
+    position_scale: float | None = None
+    """Standard deviation of the position embedding at the start; None is Glorot's."""
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Of one scene's input, as `Scenes` hold it."""
+        return (self.size, self.size, 3)
+
+
+@dataclasses.dataclass(frozen=True)
+class GeneratedScenes:
+    """Scenes that are made when they are needed, from a seed; fields as in `data.generator.SceneSpec`."""
+
+    style: Literal["clevr", "flat"] = "clevr"
+    """Ray-traced CLEVR-like scenes, or solid shapes on a plain background."""
+    objects: tuple[int, int] = (3, 6)
+    """Fewest and most objects in a training scene."""
+    test_objects: tuple[int, int] = (3, 10)
+    """The same in the test set with many objects."""
+    size: int = 64
+    """Side of the image, in pixels."""
+    shapes: tuple[str, ...] | None = None
+    """Those that are used; None is all of the style."""
+    materials: tuple[str, ...] | None = None
+    """Those that are used; None is the style's usual ones."""
+    radius: tuple[float, float] | None = None
+    """Least and largest, the same in training and test; None depends on the number of objects."""
+    min_visible: int | None = None
+    """Pixels of each object that nothing hides; None is the style's rule."""
+    num: int = 20_000
+    """Training scenes, or steps x batch size if that is less."""
+    seed: int = 0
+    """Of the scenes; every run of an experiment sees the same ones."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """Everything that stays the same between the runs that are compared."""
+
+    model: ImageModel | FeatureModel | SetModel
+    steps: int = 500_000
+    """Optimizer steps; the one field that may grow when a run is resumed."""
+    batch_size: int = 64
+    """Images a step, over all processes."""
+    learning_rate: float = 4e-4
+    """The peak."""
+    warmup_steps: int = 10_000
+    """Steps of linear increase to the peak."""
+    warmup_from: float = 1e-3
+    """Share of the peak at step 0."""
+    half_life: int | None = 100_000
+    """After the warm-up, steps in which the learning rate halves; or None, and `cosine_to` is given."""
+    cosine_to: float | None = None
+    """Share of the peak at the last step, reached along a cosine; or None."""
+    clip: float | None = None
+    """Largest norm of the gradient; None is no clipping."""
+    iterations: int = 3
+    """Slot Attention iterations in training."""
+    evaluation_iterations: int = 3
+    """The same in evaluation."""
+    flip: bool = False
+    """Whether half of the images, with their masks, are flipped left to right."""
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Of convolutions and products; the two halves by autocast, and only worth it on a GPU."""
+    protocol: Protocol = "paper"
+    """Whether the paper or the authors' code is followed where they differ (docs/fidelity.md)."""
+    checkpoint_every: int = 5_000
+    """Steps between checkpoints."""
+    keep_checkpoints: int = 2
+    """How many of the newest are kept."""
+    log_every: int = 100
+    """Steps between lines of training loss in metrics.jsonl."""
+    validate_every: int = 10_000
+    """Steps between validations, which also draw a picture."""
+    validation_scenes: int = 320
+    """How many scenes are validated on."""
+
+    def __post_init__(self) -> None:
+        _require_positive(
+            self, "recipe", "steps", "batch_size", "learning_rate", "iterations", "evaluation_iterations", "half_life",
+            "clip", "checkpoint_every", "keep_checkpoints", "log_every", "validate_every", "validation_scenes",
+        )  # fmt: skip
+        if (self.half_life is None) == (self.cosine_to is None):
+            raise UserError(
+                f"recipe.half-life is {self.half_life} and recipe.cosine-to {self.cosine_to}; exactly one of them is "
+                "given, the other is None"
+            )
+        if self.warmup_steps < 0:
+            raise UserError(f"recipe.warmup-steps is {self.warmup_steps}, but must not be negative; 0 is no warm-up")
+        for name in ("warmup_from", "cosine_to"):
+            if (share := getattr(self, name)) is not None and not 0 <= share <= 1:
+                raise UserError(f"recipe.{_option(name)} is {share}, but is a share of the peak, between 0 and 1")
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """One training: what is learned from, with how many slots, under which normalization and seed, by which recipe."""
+
+    name: str
+    """The study it belongs to; with norm and seed it names the run's folder."""
+    dataset: str
+    """Name of the set, as `slotnorm data` builds it, or of generated scenes."""
+    slots: int
+    """K in training."""
+    recipe: Recipe
+    """What all runs of the study share."""
+    max_objects: int | None = None
+    """Scenes with more objects are left out of training; None keeps all."""
+    norm: str = "weighted_sum"
+    """Normalization of the update codes; `slotnorm norms` lists them."""
+    seed: int = 1
+    """Of initial weights, order of scenes, augmentation and slot noise."""
+    scenes: GeneratedScenes | None = None
+    """How the scenes are generated; None reads the built set `dataset`."""
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", self.name):
+            raise UserError(f"{self.name!r} cannot name an experiment: use letters, digits, '-', '_' and '.'")
+        _require_positive(self, "", "slots", "max_objects")
+        if self.seed < 0:
+            raise UserError(f"seed is {self.seed}, but must not be negative")
+
+    @property
+    def run_name(self) -> str:
+        """The name of the run's folder."""
+        return f"{self.name}-{self.norm}-{self.seed}"
+
+    @property
+    def identity(self) -> str:
+        """A hash of all that makes the run what it is; `steps` may grow, so it takes no part."""
+        document = to_document(self)
+        del document["recipe"]["steps"]
+        return digest(document)
+
+
+def dataset_label(dataset: str, max_objects: int | None) -> str:
+    """The name of a set with its filter, as rows and figures have it: clevr6, movi-c10, toy."""
+    return dataset if max_objects is None else f"{dataset}{max_objects}"
+
+
+def _require_positive(owner: Any, prefix: str, *names: str) -> None:
+    for name in names:
+        value = getattr(owner, name)
+        if value is not None and not (value > 0 and math.isfinite(value)):
+            raise UserError(f"{f'{prefix}.{_option(name)}'.lstrip('.')} is {value}, but must be a positive number")
+
+
+def _option(name: str) -> str:
+    return name.replace("_", "-")

@@ -1,0 +1,97 @@
+"""The scenes of an experiment: generated and cached when its recipe says how, else read from where they were built."""
+
+from pathlib import Path
+
+import numpy as np
+
+from slotnorm.config import Experiment, GeneratedScenes
+from slotnorm.data import load
+from slotnorm.data.cache import set_folder
+from slotnorm.data.manifest import MANIFEST
+from slotnorm.data.scenes import Scenes
+from slotnorm.errors import UserError
+
+_SPLITS = ("train", "val", "test")
+
+
+def training_scenes(experiment: Experiment, directory: str | Path | None = None, num: int | None = None) -> Scenes:
+    """What it is trained on; of generated scenes `num`, or as many as the recipe needs: at most steps x batch."""
+    if experiment.scenes is not None and directory is None:
+        recipe = experiment.recipe
+        needed = num or min(experiment.scenes.num, recipe.steps * recipe.batch_size)
+        return _checked(_generate(experiment.scenes, "train", experiment.scenes.objects, needed), experiment)
+    scenes = _load(experiment, "train", directory)
+    if not _has_validation(experiment, directory):
+        held_out = scenes.sample(experiment.recipe.validation_scenes).index
+        scenes = scenes[~np.isin(scenes.index, held_out)]
+    return _checked(scenes, experiment)
+
+
+def validation_scenes(experiment: Experiment, directory: str | Path | None = None) -> Scenes:
+    """What its validation looks at: of the validation split; where there is none, scenes that training leaves out."""
+    num = experiment.recipe.validation_scenes
+    if experiment.scenes is not None and directory is None:
+        return _generate(experiment.scenes, "val", experiment.scenes.objects, num)
+    split = "val" if _has_validation(experiment, directory) else "train"
+    return _load(experiment, split, directory).sample(num)
+
+
+def evaluation_scenes(
+    experiment: Experiment,
+    dataset: str,
+    objects: tuple[int, int],
+    num: int,
+    directory: str | Path | None = None,
+) -> Scenes:
+    """`num` scenes with `objects` (fewest, most) of `dataset`'s test split; generated if it is the experiment's."""
+    if experiment.scenes is not None and directory is None and dataset == experiment.dataset:
+        return _generate(experiment.scenes, "test", objects, num)
+    scenes = load(dataset, "test", protocol=experiment.recipe.protocol, directory=directory)
+    return scenes.filter(*objects).sample(num)
+
+
+def _generate(scenes: GeneratedScenes, split: str, objects: tuple[int, int], num: int) -> Scenes:
+    from slotnorm.data.generator import SceneSpec, cached
+
+    seed = len(_SPLITS) * scenes.seed + _SPLITS.index(split)  # no two splits of any two seeds share a scene
+    spec = SceneSpec(
+        objects=objects,
+        seed=seed,
+        size=scenes.size,
+        style=scenes.style,
+        shapes=scenes.shapes,
+        materials=scenes.materials,
+        radius=scenes.radius,
+        min_visible=scenes.min_visible,
+    )
+    return cached(spec, num)
+
+
+def _load(experiment: Experiment, split: str, directory: str | Path | None) -> Scenes:
+    protocol, most = experiment.recipe.protocol, experiment.max_objects
+    return load(experiment.dataset, split, max_objects=most, protocol=protocol, directory=directory)
+
+
+def _has_validation(experiment: Experiment, directory: str | Path | None) -> bool:
+    if directory is None:
+        return (set_folder(experiment.dataset, "val", experiment.recipe.protocol) / MANIFEST).exists()
+    return not (Path(directory) / MANIFEST).exists() and (Path(directory) / "val" / MANIFEST).exists()
+
+
+def _checked(scenes: Scenes, experiment: Experiment) -> Scenes:
+    """Refuse scenes that the experiment's model cannot take, before anything is written."""
+    model = experiment.recipe.model
+    rows = scenes.features if model.input == "features" else scenes.images
+    if rows is None:
+        raise UserError(
+            f"{scenes.directory} has no {model.input}, which the {model.kind} learns from; "
+            f"it has {', '.join(scenes.fields)}"
+        )
+    if rows.shape[1:] != model.input_shape:
+        raise UserError(
+            f"{scenes.directory} holds {model.input} of shape {rows.shape[1:]}, but the model takes "
+            f"{model.input_shape}: build the set with that size, or change recipe.model"
+        )
+    if not len(scenes):
+        raise UserError(f"no scene of {scenes.directory} is left to train on; lower recipe.validation-scenes")
+    return scenes

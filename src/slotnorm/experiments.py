@@ -1,0 +1,248 @@
+"""The paper's experiments by name, and small ones of the same kind that train on two cores."""
+
+import dataclasses
+from typing import Any
+
+from slotnorm.config import Experiment, FeatureModel, GeneratedScenes, ImageModel, Recipe, SetModel
+from slotnorm.documents import differences, to_document
+from slotnorm.errors import UserError, nearest
+
+MAIN = ("weighted_mean", "layer_norm", "weighted_sum", "batch_norm")
+ABLATED = ("unnormalized", "kd_layer_norm")
+
+# One training step's floating-point operations (3 times the forward pass, counted from the layers), at this rate:
+_ESTIMATE = "estimated, one GPU at 40 TFLOP/s"
+_MEASURED = "measured, one CPU thread"
+_SCALED = "from a step's measured time, one CPU thread"
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluationSet:
+    """Scenes to evaluate on: the test split of `dataset` with this many objects."""
+
+    name: str
+    """As in rows and figures: clevr6, movi-d."""
+    dataset: str
+    objects: tuple[int, int]
+    """Fewest and most."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Study:
+    """What is trained, how often, where the paper shows it, and what a run costs."""
+
+    experiment: Experiment
+    """With the default normalization and the first seed; `dataclasses.replace` makes the others."""
+    where: str
+    """Figures and section of the paper, or what it stands for."""
+    seeds: tuple[int, ...]
+    hours: float
+    """Of one run."""
+    basis: str
+    """How the hours are known."""
+    tests: tuple[EvaluationSet, ...]
+    norms: tuple[str, ...] = MAIN
+    beside: str | None = None
+    """The study whose runs are shown in the same figures."""
+    test_scenes: int = 1280
+
+    @property
+    def name(self) -> str:
+        return self.experiment.name
+
+
+@dataclasses.dataclass(frozen=True)
+class Transfer:
+    """An evaluation without training of its own: the runs of other studies on another set."""
+
+    name: str
+    where: str
+    studies: tuple[str, ...]
+    """Whose runs are evaluated, in the order of the table's sections."""
+    test: EvaluationSet
+    slots: int
+
+
+_CLEVR_RATE = 4e-4 * 0.5**0.1
+
+_CLEVR = Recipe(
+    model=ImageModel(),
+    learning_rate=_CLEVR_RATE,
+    warmup_from=1e-3,
+    evaluation_iterations=5,
+    flip=True,
+)
+_MOVI = Recipe(model=FeatureModel(), learning_rate=4e-4, warmup_from=1e-8, clip=1.0)
+_PROPERTIES = Recipe(model=SetModel(), batch_size=512, learning_rate=_CLEVR_RATE, warmup_from=1e-3)
+
+# Found in prototypes: 16x16 discs, an encoder without stride, a dense decoder.
+_TOY_SCENES = GeneratedScenes(
+    style="flat", objects=(2, 4), test_objects=(5, 7), size=16, shapes=("disc",), radius=(0.14, 0.20), min_visible=6,
+    num=30_000,
+)  # fmt: skip
+# Three shapes and two materials cannot be told apart at 16 pixels a side.
+_TOY_PROPERTIES_SCENES = GeneratedScenes(
+    style="flat", objects=(2, 4), test_objects=(5, 7), size=32, materials=("solid", "outlined"), radius=(0.14, 0.20),
+    num=30_000,
+)  # fmt: skip
+_TOY_SCHEDULE: dict[str, Any] = {
+    "learning_rate": 4e-3, "warmup_steps": 500, "warmup_from": 0.002, "half_life": None, "cosine_to": 0.02, "clip": 1.0,
+    "checkpoint_every": 500, "log_every": 50, "validate_every": 1000,
+}  # fmt: skip
+_TOY = Recipe(
+    model=ImageModel(
+        size=16, channels=32, dim=32, hidden=64, kernel=3, strides=(1, 1), positions="fourier", decoder="dense",
+        decoder_hidden=(256, 256),
+    ),
+    steps=6_000, batch_size=32, evaluation_iterations=5, **_TOY_SCHEDULE,
+)  # fmt: skip
+_TOY_PROPERTIES = Recipe(
+    model=SetModel(size=32, channels=32, dim=32, hidden=64, kernel=5, strides=(2, 1), positions="fourier"),
+    steps=6_000, batch_size=64, **_TOY_SCHEDULE,
+)  # fmt: skip
+_TOY_FEATURES = Recipe(
+    model=FeatureModel(tokens=256, features=32, dim=32, decoder=128, hidden=64),
+    steps=6_000,
+    batch_size=32,
+    **_TOY_SCHEDULE,
+)
+
+_SMALL_SCENES = GeneratedScenes(style="clevr", objects=(3, 6), test_objects=(3, 10), size=64, num=20_000)
+_SMALL = Recipe(
+    model=ImageModel(size=64, channels=32, strides=(2, 1, 1), decoder_strides=(2, 2, 2), decoder_kernel=5),
+    steps=40_000, batch_size=16, learning_rate=4e-4, warmup_steps=1_000, half_life=None, cosine_to=0.02, clip=1.0,
+    evaluation_iterations=5, flip=True, checkpoint_every=1_000, validate_every=2_000, validation_scenes=128,
+)  # fmt: skip
+
+
+def _generated(
+    name: str, dataset: str, scenes: GeneratedScenes, slots: int, recipe: Recipe, norm: str = "weighted_sum"
+) -> Experiment:
+    return Experiment(name, dataset, slots, recipe, scenes.objects[1], norm, scenes=scenes)
+
+
+def _tests(dataset: str, few: tuple[int, int], many: tuple[int, int]) -> tuple[EvaluationSet, EvaluationSet]:
+    """A test set with as many objects as in training at most, and one with more."""
+    return EvaluationSet(f"{dataset}{few[1]}", dataset, few), EvaluationSet(f"{dataset}{many[1]}", dataset, many)
+
+
+_FEW, _MANY = (3, 6), (3, 10)
+_CLEVR_TESTS = _tests("clevr", _FEW, _MANY)
+_MOVI_TESTS = _tests("movi-c", _FEW, _MANY)
+_TOY_FEW, _TOY_MANY = _TOY_SCENES.objects, _TOY_SCENES.test_objects
+
+_FIVE, _THREE = (1, 2, 3, 4, 5), (1, 2, 3)
+
+_PAPER = (
+    Study(Experiment("clevr-6-7", "clevr", 7, _CLEVR, 6), "Fig. 1, 2, 7; Sec. 5.1", _FIVE, 28, _ESTIMATE, _CLEVR_TESTS),
+    Study(Experiment("clevr-6-11", "clevr", 11, _CLEVR, 6), "Fig. 3, 8; Sec. 5.1", _THREE, 40, _ESTIMATE, _CLEVR_TESTS),
+    Study(Experiment("movi-10-11", "movi-c", 11, _MOVI, 10), "Fig. 4, 9; Sec. 5.2", _FIVE, 35, _ESTIMATE, _MOVI_TESTS),
+    Study(Experiment("movi-6-7", "movi-c", 7, _MOVI, 6), "Fig. 5, 10; Sec. 5.2", _THREE, 23, _ESTIMATE, _MOVI_TESTS),
+    Study(Experiment("movi-6-11", "movi-c", 11, _MOVI, 6), "Fig. 6, 11; Sec. 5.2", _THREE, 35, _ESTIMATE, _MOVI_TESTS),
+    Study(
+        Experiment("properties", "clevr", 10, _PROPERTIES, 10),
+        "Fig. 12, 13; App. I", _THREE, 8, _ESTIMATE, _CLEVR_TESTS[1:],
+    ),
+    Study(
+        Experiment("ablation", "clevr", 10, _PROPERTIES, 10, ABLATED[0]),
+        "Fig. 14, 15; App. J", _THREE, 8, _ESTIMATE, _CLEVR_TESTS[1:], ABLATED, beside="properties",
+    ),
+)  # fmt: skip
+
+_SMALL_ONES = (
+    Study(
+        _generated("toy", "toy", _TOY_SCENES, 5, _TOY),
+        "as Fig. 1: 16x16 discs", _FIVE, 0.05, _SCALED, _tests("toy", _TOY_FEW, _TOY_MANY), test_scenes=320,
+    ),
+    Study(
+        _generated("toy-properties", "toy-properties", _TOY_PROPERTIES_SCENES, 5, _TOY_PROPERTIES),
+        "as Fig. 12, 13", _THREE, 0.05, _SCALED, _tests("toy-properties", _TOY_FEW, _TOY_MANY), test_scenes=320,
+    ),
+    Study(
+        _generated("toy-ablation", "toy-properties", _TOY_PROPERTIES_SCENES, 5, _TOY_PROPERTIES, ABLATED[0]),
+        "as Fig. 14, 15", _THREE, 0.05, _SCALED, _tests("toy-properties", _TOY_FEW, _TOY_MANY), ABLATED,
+        beside="toy-properties", test_scenes=320,
+    ),
+    Study(
+        Experiment("toy-features", "toy-features", 5, _TOY_FEATURES, 4),
+        "as Fig. 4", _THREE, 0.05, _SCALED, _tests("toy-features", _TOY_FEW, _TOY_MANY), test_scenes=320,
+    ),
+    Study(
+        _generated("small-6-7", "small", _SMALL_SCENES, 7, _SMALL),
+        "as Fig. 1: 64x64", _THREE, 1, _SCALED, _tests("small", _FEW, _MANY),
+    ),
+    Study(
+        _generated("small-6-11", "small", _SMALL_SCENES, 11, _SMALL),
+        "as Fig. 3: 64x64", _THREE, 1, _SCALED, _tests("small", _FEW, _MANY),
+    ),
+    Study(
+        Experiment("clevr-mini-6-7", "clevr-mini", 7, _SMALL, 6),
+        "as Fig. 1: 64x64", (1,), 1, _SCALED, _tests("clevr-mini", _FEW, _MANY), test_scenes=1000,
+    ),
+)  # fmt: skip
+
+_TRANSFERS = (
+    Transfer(
+        "movi-d", "Tab. 1; Sec. 5.2", ("movi-10-11", "movi-6-11", "movi-6-7"),
+        EvaluationSet("movi-d", "movi-d", (1, 23)), slots=24,
+    ),
+)  # fmt: skip
+
+
+def studies() -> dict[str, Study]:
+    """Every experiment that can be trained, by name."""
+    return {study.name: study for study in (*_PAPER, *_SMALL_ONES)}
+
+
+def transfers() -> dict[str, Transfer]:
+    """Evaluations of other studies' runs, by name: the paper's MOVi-D table is the one."""
+    return {transfer.name: transfer for transfer in _TRANSFERS}
+
+
+def study(name: str) -> Study:
+    """The study of that name; an unknown one is refused with the nearest."""
+    if name in transfers():
+        trained = ", ".join(transfers()[name].studies)
+        raise UserError(f"{name} is not trained: it evaluates the runs of {trained}; train those")
+    if name not in studies():
+        raise UserError(f"there is no experiment {name!r}; {nearest(name, studies())}")
+    return studies()[name]
+
+
+def experiment(name: str, **factors: Any) -> Experiment:
+    """The experiment of that name, with other factors: experiment("clevr-6-7", norm="batch_norm", seed=3)."""
+    known = [field.name for field in dataclasses.fields(Experiment)]
+    for factor in factors:
+        if factor not in known:
+            raise UserError(f"an experiment has no field {factor!r}; {nearest(factor, known)}")
+    return dataclasses.replace(study(name).experiment, **factors)
+
+
+def command_line(wanted: Experiment) -> list[str]:
+    """The words after `slotnorm train` that make this experiment from the registered one that is most like it."""
+    documents = {name: to_document(entry.experiment) for name, entry in studies().items()}
+    changes = {name: differences(document, to_document(wanted)) for name, document in documents.items()}
+    nearest_study = wanted.name if wanted.name in changes else min(changes, key=lambda name: len(changes[name]))
+    words = [nearest_study]
+    for field, _, value in changes[nearest_study]:
+        values = value if isinstance(value, list) else [value]
+        words += [f"--{field.replace('_', '-')}", *map(str, values)]
+    return words
+
+
+def listing() -> str:
+    """All experiments as a table for people."""
+    rows = [("experiment", "in the paper", "dataset", "(O, K)", "steps", "seeds", "hours a run")]
+    for entry in studies().values():
+        factors = entry.experiment
+        rows.append((
+            entry.name, entry.where, factors.dataset, f"({factors.max_objects}, {factors.slots})",
+            f"{factors.recipe.steps:,}", str(len(entry.seeds)), f"{entry.hours:g} ({entry.basis})",
+        ))  # fmt: skip
+    for transfer in transfers().values():
+        source = f"runs of {', '.join(transfer.studies)} at K {transfer.slots}"
+        rows.append((transfer.name, transfer.where, transfer.test.dataset, "-", "-", "-", source))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
