@@ -1,0 +1,206 @@
+"""The house itself: arrows, public names, what an import costs, what is declared, what the wheel holds."""
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+import venv
+from pathlib import Path
+
+import pytest
+
+import slotnorm
+from slotnorm.cli import VERBS
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "slotnorm"
+
+# Data flows down this list, and a room imports only from rooms above it or from itself. A new module is placed here.
+ROOMS = [
+    "errors",
+    "randomness files progress allocator plugins documents distributed",
+    "config experiments",
+    "data",
+    "metrics targets",
+    "normalization",
+    "slot_attention",
+    "theory",
+    "models",
+    "segmentation rows",
+    "evaluation validation binding diagnosis",
+    "weights checkpoints signals runs",
+    "schedule learner training",
+    "sweep commands",
+    "report",
+    "cli __main__",
+]
+RANK = {module: rank for rank, room in enumerate(ROOMS) for module in room.split()}
+
+
+def modules() -> list[Path]:
+    return sorted(SOURCE.rglob("*.py"))
+
+
+def room_of(name: str) -> str:
+    """slotnorm.data.scenes -> data."""
+    return name.split(".")[1]
+
+
+def imports_of(path: Path) -> set[str]:
+    """Every module that a file imports, also inside functions, but not for type checking alone."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module == "slotnorm":
+            found |= {f"slotnorm.{alias.name}" for alias in node.names if not alias.name.startswith("__")}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            assert node.level == 0, f"{path}: imports are absolute"
+            found.add(node.module)
+    return found
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in modules() if path.parent != SOURCE or path.stem != "__init__"], ids=str
+)
+def test_imports_only_point_left(path):
+    name = ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts)
+    here = room_of(name)
+    assert here in RANK, f"{here} has no place in ROOMS yet"
+    for imported in imports_of(path):
+        if not imported.startswith("slotnorm."):
+            continue
+        there = room_of(imported)
+        assert there in RANK, f"{name} imports {imported}, which has no place in ROOMS"
+        assert RANK[there] <= RANK[here], f"{name} imports {imported}: the arrow points right"
+
+
+def test_theory_imports_the_layer_only():
+    allowed = {"errors", "randomness", "normalization", "slot_attention", "theory"}
+    for path in (SOURCE / "theory").glob("*.py"):
+        rooms = {room_of(name) for name in imports_of(path) if name.startswith("slotnorm.")}
+        assert rooms <= allowed, f"{path.name} imports {rooms - allowed}"
+
+
+def test_every_public_name_is_there():
+    for name in slotnorm.__all__:
+        assert getattr(slotnorm, name) is not None
+    assert slotnorm.__all__ == sorted(slotnorm.__all__, key=slotnorm.__all__.index)
+    with pytest.raises(AttributeError, match="no attribute 'SlotAttentoin'"):
+        slotnorm.SlotAttentoin  # noqa: B018
+
+
+def test_the_version_is_said_once():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["version"] == slotnorm.__version__
+    assert f"version: {slotnorm.__version__}" in (ROOT / "CITATION.cff").read_text()
+    assert f"## {slotnorm.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+LIGHT = ["slotnorm", "slotnorm.cli", "slotnorm.config", "slotnorm.experiments", "slotnorm.data", "slotnorm.data.scenes",
+         "slotnorm.data.generator", "slotnorm.data.tfrecord", "slotnorm.data.clevr", "slotnorm.data.movi"]  # fmt: skip
+
+
+def test_nothing_light_imports_torch():
+    code = (
+        f"import sys, importlib\nfor name in {LIGHT!r}:\n"
+        "    importlib.import_module(name)\n    assert 'torch' not in sys.modules, name"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def verbs(group: dict, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    found = []
+    for name, verb in group.items():
+        found += verbs(verb, (*path, name)) if isinstance(verb, dict) else [(*path, name)]
+    return found
+
+
+@pytest.mark.parametrize("verb", [(), ("data",), *verbs(VERBS)], ids=" ".join)
+def test_help_needs_no_torch(verb):
+    code = (
+        "import sys\nfrom slotnorm.cli import main\n"
+        f"try:\n    main([*{verb!r}, '--help'])\nexcept SystemExit as stop:\n    assert not stop.code, stop.code\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "usage: slotnorm" in done.stdout
+
+
+def test_an_unknown_verb_is_one_sentence_with_the_nearest():
+    done = subprocess.run([sys.executable, "-m", "slotnorm", "nroms"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("slotnorm: there is no slotnorm 'nroms'; did you mean 'norms'?")
+    assert done.stderr.count("\n") == 1
+
+
+def test_output_piped_to_head_ends_quietly():
+    command = f"{sys.executable} -m slotnorm norms | head -n 1"
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    assert done.stdout.startswith("name")
+
+
+DISTRIBUTION = {"PIL": "pillow", "google_crc32c": "google-crc32c"}
+
+
+def test_everything_imported_is_declared():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    declared = {re.split(r"[<>=\[ ]", line)[0] for line in [*project["dependencies"], *extras["vit"], *extras["fast"]]}
+    used = {name.split(".")[0] for path in modules() for name in imports_of(path)}
+    third = {name for name in used if name not in sys.stdlib_module_names and name != "slotnorm"}
+    assert {DISTRIBUTION.get(name, name) for name in third} <= declared
+
+
+def test_the_wheel_installs_into_a_fresh_environment(tmp_path):
+    build = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--no-deps",
+        "--no-build-isolation",
+        "-q",
+        "-w",
+        str(tmp_path),
+        str(ROOT),
+    ]
+    subprocess.run(build, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("slotnorm-*.whl")
+    environment = tmp_path / "environment"
+    venv.create(environment, with_pip=True)
+    python = environment / "bin" / "python"
+    subprocess.run(
+        [python, "-m", "pip", "install", "-q", "--no-deps", "--no-index", wheel], check=True, capture_output=True
+    )
+    # the dependencies are those of the environment that runs the tests; slotnorm itself must come from the wheel
+    packages = Path(
+        subprocess.check_output([python, "-c", "import site; print(site.getsitepackages()[0])"], text=True).strip()
+    )
+    paths = [path for path in sys.path if path.endswith("site-packages")]
+    (packages / "dependencies.pth").write_text("\n".join(paths))
+    code = (
+        "import slotnorm, torch; from pathlib import Path\n"
+        f"assert Path(slotnorm.__file__).is_relative_to({str(environment)!r}), slotnorm.__file__\n"
+        "assert (Path(slotnorm.__file__).parent / 'py.typed').exists()\n"
+        "print(slotnorm.SlotAttention(8)(torch.ones(1, 4, 8), 2)[0].shape)"
+    )
+    done = subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.stdout.strip() == "torch.Size([1, 2, 8])", done.stderr
+    listed = subprocess.run(
+        [environment / "bin" / "slotnorm", "norms"], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert "weighted_sum" in listed.stdout, listed.stderr
+
+
+def test_the_page_of_normalizations_is_fresh():
+    sys.path.insert(0, str(ROOT / "docs"))
+    try:
+        from make_normalizations import PAGE, page
+    finally:
+        sys.path.pop(0)
+    assert PAGE.read_text(encoding="utf-8") == page(), "run python docs/make_normalizations.py"

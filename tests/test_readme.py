@@ -1,0 +1,71 @@
+"""What README and docs say is run: code blocks, commands, links; the set-up and test lines are those of .ci/run."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+# what makes a command of the pages short enough for a test; what trains, trains a few steps
+SHORT: dict[str, list[str]] = {}
+# commands that need what a test cannot have: the real data sets, a GPU cluster, the network, a long time
+NOT_HERE: tuple[str, ...] = ()
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.name)
+def test_python_blocks_run_in_order(page, tmp_path):
+    script = tmp_path / "page.py"
+    script.write_text("\n".join(blocks(page, "python")))
+    environment = os.environ | {"SLOTNORM_CACHE": str(tmp_path / "cache")}
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, cwd=tmp_path, env=environment, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_set_up_and_test_lines_are_those_of_ci():
+    (tests,) = [line for line in (ROOT / ".ci" / "run").read_text().splitlines() if "pytest" in line]
+    (main_job,), (in_readme,) = (block.splitlines() for block in blocks(ROOT / "README.md", "bash")[:2])
+    assert in_readme == tests
+    assert blocks(ROOT / "CONTRIBUTING.md", "bash")[0].startswith(tests)
+    set_up, verb = main_job.rsplit(" && ", 1)
+    assert set_up == "python3 -m venv .venv && .venv/bin/pip install -q ."
+    assert verb.startswith(".venv/bin/slotnorm ")
+
+
+def commands() -> list[str]:
+    """Every line of a bash block that starts with slotnorm, comments dropped, continued lines joined; once each."""
+    lines = [
+        line for page in PAGES for block in blocks(page, "bash") for line in block.replace("\\\n", " ").splitlines()
+    ]
+    found = (line.split(" && ")[-1].removeprefix(".venv/bin/").split("  #")[0].strip() for line in lines)
+    return list(dict.fromkeys(line for line in found if line.startswith("slotnorm ")))
+
+
+@pytest.mark.parametrize("command", [command for command in commands() if not command.startswith(NOT_HERE or ("\0",))])
+def test_commands_run(command, tmp_path):
+    words = shlex.split(command)[1:]
+    extra = next((flags for start, flags in SHORT.items() if " ".join(words).startswith(start)), [])
+    environment = os.environ | {"SLOTNORM_CACHE": str(tmp_path / "cache")}
+    done = subprocess.run(
+        [sys.executable, "-m", "slotnorm", *words, *extra],
+        capture_output=True, text=True, cwd=tmp_path, env=environment, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
+        if not target.startswith("http"):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}, which is not there"
