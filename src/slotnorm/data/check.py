@@ -25,15 +25,15 @@ def verify(scenes: Scenes) -> None:
     """Compare every file of the container with its SHA-256; the error names the file and, where possible, the block."""
     files = scenes.manifest["files"]
     paths = {name: scenes.directory / entry["file"] for name, entry in files.items()}
+    read = 0
     with Progress("MiB verified", sum(path.stat().st_size for path in paths.values()) >> 20) as progress:
         for name, path in paths.items():
-            digest, read, told = hashlib.sha256(), 0, 0
+            digest = hashlib.sha256()
             with open(path, "rb") as file:
                 while content := file.read(_READ_BYTES):
                     digest.update(content)
                     read += len(content)
-                    progress.advance((read >> 20) - told)
-                    told = read >> 20
+                    progress.advance((read >> 20) - progress.done)
             if digest.hexdigest() != files[name]["sha256"]:
                 scenes.verify(name)
                 raise DamagedFile(f"{path} does not have the SHA-256 of its manifest; build the set again")

@@ -25,6 +25,7 @@ _NUMBERS = ("x", "y", "z", "rotation")
 _CHUNK_SCENES, _CHUNK_BYTES = 32, 1 << 26
 _MAX_PROPERTIES = 1 << 30  # bytes: properties.json of a million scenes
 _MAX_SIZE = 2048
+_MAX_FLOAT32 = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
@@ -155,11 +156,10 @@ def _survey(source: Path) -> list[_Item]:
         raise UserError(f"{source / 'images'} holds no PNG or JPEG images; put them there as NAME.png or NAME.jpg")
     masks = _files(source / "masks", (".png",)) if (source / "masks").exists() else None
     if masks is not None:
-        for stem in sorted(set(masks) ^ set(images)):
-            present, missing = ("mask", "image") if stem in masks else ("image", "mask")
-            raise UserError(
-                f"{(masks.get(stem) or images[stem])} is {present} without {missing}; add it, or remove the {present}"
-            )
+        for stem in sorted(set(masks) - set(images)):
+            raise UserError(f"{masks[stem]} is a mask without an image; add the image or remove the mask")
+        for stem in sorted(set(images) - set(masks)):
+            raise UserError(f"{images[stem]} is an image without a mask; add the mask, or remove the folder of masks")
     listing = source / "properties.json"
     objects = _read_properties(listing, images) if listing.exists() else {}
     return [
@@ -254,6 +254,6 @@ def _read_object(thing: dict[str, Any], where: str) -> tuple[int | None, dict[st
 
 
 def _number(value: Any, what: str) -> float:
-    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < np.finfo(np.float32).max:
+    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _MAX_FLOAT32:
         return float(value)
     raise UserError(f"{what} is {str(value)[:40]}, which is not a number that float32 can hold")
