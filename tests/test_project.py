@@ -33,7 +33,7 @@ ROOMS = [
     "schedule learner training",
     "sweep commands",
     "report",
-    "cli __main__",
+    "cli cli_data __main__",
 ]
 RANK = {module: rank for rank, room in enumerate(ROOMS) for module in room.split()}
 
