@@ -310,7 +310,7 @@ BAD_FOLDERS = {
     "masks/3.png is 10 x 12 and its image 16 x 12 pixels": put_mask(np.zeros((12, 10), dtype=np.uint8)),
     "masks/3.png is RGB; a mask holds one label a pixel": put_mask(IMAGES[0]),
     "masks/3.png has label 256; a scene has at most 255 objects": put_mask(np.full((12, 16), 256, dtype=np.uint16)),
-    "masks/9.png is a mask without an image": lambda source: (source / "masks" / "3.png").rename(source / "masks" / "9.png"),
+    "masks/9.png is a mask without an image": lambda source: Image.new("L", (16, 12)).save(source / "masks" / "9.png"),
     "images/3.png is an image without a mask": lambda source: (source / "masks" / "3.png").unlink(),
     "masks/3.png cannot be decoded": lambda source: (source / "masks" / "3.png").write_bytes(b"\x89PNG"),
     "images/3.png cannot be decoded": lambda source: (source / "images" / "3.png").write_bytes(b""),
