@@ -1,0 +1,222 @@
+"""Scenes from nothing: `SceneSpec` says which, `render` draws any of them, `build` writes a set, `cached` keeps sets.
+
+Scene i depends on (spec, i) alone: the same bits on one machine for any chunk, number of scenes or number of processes.
+The styles are `solids.py` (ray-traced, CLEVR-like) and `flat.py`; `placement.py` is what they share.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slotnorm import randomness
+from slotnorm.data import flat, solids
+from slotnorm.data.builder import Builder
+from slotnorm.data.cache import cache_folder
+from slotnorm.data.conversion import in_processes
+from slotnorm.data.manifest import MANIFEST, canonical
+from slotnorm.data.placement import ARRANGEMENTS, Drawing, Request, Style
+from slotnorm.data.scenes import Scenes
+from slotnorm.errors import Locked, UserError, nearest
+from slotnorm.progress import Progress
+
+VERSION = 1  # of the pictures: raise it whenever a bit of any scene changes, so that cached sets are made anew
+
+STYLES: dict[str, Style] = {style.name: style for style in (solids.STYLE, flat.STYLE)}
+LARGEST = 256  # pixels a side
+_CHUNK = 32  # scenes; larger chunks cost page faults
+_WORTH_PROCESSES = 8  # chunks; starting processes takes as long as two of them
+_CODES, _NUMBERS = ("shape", "size", "material", "color"), ("x", "y", "z", "rotation")
+
+
+@dataclasses.dataclass(frozen=True)
+class SceneSpec:
+    """Which scenes: None is the style's default, which `provenance` shows."""
+
+    objects: tuple[int, int] = (3, 6)
+    """Fewest and most objects in a scene; every number between them is equally likely."""
+    size: int = 64
+    """Side of the picture, in pixels."""
+    seed: int = 0
+    """Scenes of different seeds have nothing in common."""
+    style: str = "clevr"
+    """clevr (ray-traced solids on the ground) or flat (shapes on a plain background)."""
+    shapes: tuple[str, ...] | None = None
+    """Those that are used, of the style's; likewise materials and colors."""
+    materials: tuple[str, ...] | None = None
+    colors: tuple[str, ...] | None = None
+    radius: tuple[float, float] | None = None
+    """clevr: of small and of large objects, where the ground is 6 x 6. flat: least and largest share of the side."""
+    margin: float | None = None
+    """Least gap between two objects as a share of the sum of their radii; negative lets flat ones overlap."""
+    min_visible: int | None = None
+    """Pixels of each object that nothing hides."""
+
+    def __post_init__(self) -> None:
+        if self.style not in STYLES:
+            raise UserError(f"there is no style {self.style!r}; {nearest(self.style, STYLES)}")
+        style, (fewest, most) = STYLES[self.style], self.objects
+        if not (0 <= fewest <= most and 1 <= most <= 255):
+            raise UserError(f"scenes cannot have {fewest} to {most} objects: ask for FEWEST:MOST, MOST from 1 to 255")
+        if not style.smallest <= self.size <= LARGEST:
+            sides = f"{style.smallest} to {LARGEST} pixels"
+            raise UserError(f"size {self.size} is not possible: {style.name} scenes have sides of {sides}")
+        for what in ("shapes", "materials", "colors"):
+            _refuse_unknown(what, getattr(self, what), getattr(style, what))
+        if self.radius is not None and not 0 < self.radius[0] <= self.radius[1] <= style.largest_radius:
+            raise UserError(
+                f"radius {self.radius[0]} to {self.radius[1]} is not possible: "
+                f"both are above 0 and at most {style.largest_radius}, the larger one last"
+            )
+        if self.margin is not None and not style.least_margin <= self.margin <= 10:
+            raise UserError(f"margin {self.margin} is not possible: {style.name} takes {style.least_margin} to 10")
+        if self.min_visible is not None and self.min_visible < 1:
+            raise UserError(f"min_visible {self.min_visible} is not possible: objects show at least 1 pixel")
+
+    def request(self) -> Request:
+        """What each scene must satisfy, with the style's defaults filled in."""
+        style = STYLES[self.style]
+        radius = self.radius or style.usual_radius(self.objects[1])
+        return Request(
+            size=self.size,
+            shapes=_codes(self.shapes or style.shapes, style.shapes),
+            materials=_codes(self.materials or style.usual_materials, style.materials),
+            colors=_codes(self.colors or style.colors, style.colors),
+            radius=radius,
+            margin=style.margin if self.margin is None else self.margin,
+            min_visible=self.min_visible or style.usual_visible(self.size, radius),
+        )
+
+    def provenance(self) -> dict[str, Any]:
+        """What identifies the scenes, defaults included, as JSON can hold it."""
+        request, style = self.request(), STYLES[self.style]
+        return {
+            "generator": VERSION, "style": self.style, "size": self.size,
+            "objects": list(self.objects), "seed": self.seed,
+            "shapes": [style.shapes[code - 1] for code in request.shapes],
+            "materials": [style.materials[code - 1] for code in request.materials],
+            "colors": [style.colors[code - 1] for code in request.colors],
+            "radius": list(request.radius), "margin": request.margin, "min_visible": request.min_visible,
+        }  # fmt: skip
+
+    def hash(self) -> str:
+        """16 hexadecimal digits, the same for the same scenes in every process."""
+        return hashlib.sha256(canonical(self.provenance())).hexdigest()[:16]
+
+
+def _refuse_unknown(what: str, names: Sequence[str] | None, known: Sequence[str]) -> None:
+    for name in names or ():
+        if name not in known:
+            raise UserError(f"{name!r} is none of the {what}; {nearest(name, known)}")
+    if names is not None and (not names or len(set(names)) < len(names)):
+        raise UserError(f"{what} {list(names)} must be different ones, at least one of {', '.join(known)}")
+
+
+def _codes(names: Sequence[str], known: Sequence[str]) -> NDArray[np.int64]:
+    return np.array(sorted(1 + known.index(name) for name in names))
+
+
+def render(spec: SceneSpec, indices: Iterable[int]) -> dict[str, NDArray[Any]]:
+    """The scenes with these numbers, m of them, with places for `spec.objects[1]` = O objects in each.
+
+    images (m, H, W, 3) and labels (m, H, W) uint8; counts (m,) uint16; shape, size, material, color (m, O) uint8, whose
+    values 1, 2, ... are the style's names; x, y, z, rotation in degrees (m, O) float32. Entry j has label j + 1.
+    """
+    request = spec.request()
+    can_show = STYLES[spec.style].most_visible(spec.size, request.radius)
+    if can_show < request.min_visible:
+        raise UserError(
+            f"objects of radius {request.radius[0]:.3g} fill at most {can_show:.0f} pixels at size {spec.size} and "
+            f"must show {request.min_visible}; ask for a larger size, fewer or larger objects, or a smaller min_visible"
+        )
+    drawings = [_draw(spec, request, index) for index in indices]
+    chunk = {name: np.zeros((len(drawings), *shape), dtype) for name, (shape, dtype) in fields(spec).items()}
+    for row, drawing in enumerate(drawings):
+        chunk["images"][row], chunk["labels"][row], chunk["counts"][row] = (
+            drawing.image,
+            drawing.labels,
+            len(drawing.objects),
+        )
+        for name in (*_CODES, *_NUMBERS):
+            chunk[name][row, : len(drawing.objects)] = getattr(drawing.objects, name)
+    return chunk
+
+
+def fields(spec: SceneSpec) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Shape of one scene and dtype of each field that `render` gives."""
+    most = (spec.objects[1],)
+    return {
+        "images": ((spec.size, spec.size, 3), "uint8"), "labels": ((spec.size, spec.size), "uint8"),
+        "counts": ((), "uint16"),
+        **dict.fromkeys(_CODES, (most, "uint8")), **dict.fromkeys(_NUMBERS, (most, "float32")),
+    }  # fmt: skip
+
+
+def _draw(spec: SceneSpec, request: Request, index: int) -> Drawing:
+    random = randomness.generator(spec.seed, "scene", index)
+    count = int(random.integers(spec.objects[0], spec.objects[1], endpoint=True))
+    for _ in range(ARRANGEMENTS):
+        drawing = STYLES[spec.style].draw(request, random, count)
+        if drawing is not None:
+            return drawing
+    low, high = request.radius
+    raise UserError(
+        f"{count} objects of radius {low:.3g} to {high:.3g} found no place in {spec.size} x {spec.size} pixels where "
+        f"each shows {request.min_visible} of them (scene {index}, {ARRANGEMENTS} arrangements tried); ask for fewer "
+        "or smaller objects, a larger size, or a smaller margin or min_visible"
+    )
+
+
+def build(
+    spec: SceneSpec, num: int, directory: str | Path, jobs: int | None = None, start: Scenes | None = None
+) -> Scenes:
+    """Write scenes 0 to num - 1 into a set; the same call continues an interrupted build.
+
+    In `jobs` processes: None is one a core, or just this one when there is little to do. `start` are finished scenes of
+    the same spec, which are copied instead of drawn again.
+    """
+    style = STYLES[spec.style]
+    names = {"shape": style.shapes, "size": style.sizes, "material": style.materials, "color": style.colors}
+    builder = Builder(directory, fields(spec), num, spec.provenance(), properties=names)
+    with builder, Progress("scenes", num, builder.done) as progress:
+        while start is not None and builder.done < min(len(start), num):
+            rows = np.arange(builder.done, min(builder.done + _CHUNK, len(start), num))
+            builder.append(**{name: start.read(name, rows) for name in start.fields})
+            progress.advance(len(rows))
+        chunks = [range(first, min(first + _CHUNK, num)) for first in range(builder.done, num, _CHUNK)]
+        draw = functools.partial(render, spec)
+        alone = len(chunks) < _WORTH_PROCESSES if jobs is None else jobs == 1
+        for chunk in map(draw, chunks) if alone else in_processes(draw, chunks, jobs):
+            builder.append(**chunk)
+            progress.advance(len(chunk["counts"]))
+        return builder.finish()
+
+
+def cached(spec: SceneSpec, num: int, jobs: int | None = None) -> Scenes:
+    """The first `num` scenes of a spec from `$SLOTNORM_CACHE/data/generated/HASH`, made when they are not there.
+
+    A folder there for each number of scenes that was made: a larger one serves a smaller request, a smaller one is the
+    start of a larger one and stays, since runs may use it. A set that another process makes is waited for.
+    """
+    folder = cache_folder() / "data" / "generated" / spec.hash()
+    finished = sorted(int(path.parent.name) for path in folder.glob(f"*/{MANIFEST}") if path.parent.name.isdecimal())
+    for available in finished:
+        if available >= num:
+            return Scenes.open(folder / str(available))[:num]
+    start = Scenes.open(folder / str(finished[-1])) if finished else None
+    waiting = False
+    while True:
+        try:
+            return build(spec, num, folder / str(num), jobs, start)
+        except Locked as error:
+            if not waiting:
+                print(f"waiting: {error}", file=sys.stderr, flush=True)
+            waiting = True
+            time.sleep(0.2)
