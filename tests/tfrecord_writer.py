@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import google_crc32c
+import numpy as np
 
 
 def masked_crc(data: bytes) -> int:
@@ -51,7 +52,9 @@ def strings_feature(values: Sequence[bytes]) -> bytes:
 
 
 def single_bytes_feature(values: bytes) -> bytes:
-    return field(1, b"".join(b"\x0a\x01%c" % value for value in values))
+    strings = np.full((len(values), 3), (10, 1, 0), np.uint8)
+    strings[:, 2] = np.frombuffer(values, np.uint8)
+    return field(1, strings.tobytes())
 
 
 def floats_feature(values: Sequence[float], packed: bool = True) -> bytes:

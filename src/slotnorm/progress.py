@@ -42,6 +42,12 @@ class Progress:
         """Things a second since this process started on them."""
         return (self.done - self._at_start) / max(time.monotonic() - self._started, 1e-9)
 
+    def expect(self, total: int) -> None:
+        """Correct the total: it was an estimate, and something better is known."""
+        self.total = total
+        if self._bar:
+            self._bar.update(self._task, total=total)
+
     def advance(self, count: int = 1, note: str = "") -> None:
         """Say that `count` more are done."""
         self.done += count

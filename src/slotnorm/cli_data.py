@@ -1,0 +1,66 @@
+"""The verbs that get the published datasets: `slotnorm data clevr | movi`."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+Source = Annotated[Path, tyro.conf.arg(name="from")]  # `from` is a word of Python
+Protocol = Literal["paper", "authors"]
+
+
+def clevr(
+    source: Source,
+    out: Path | None = None,
+    protocol: Protocol = "paper",
+    crop: Literal["centre", "slot-attention-2020"] = "centre",
+    splits: tuple[int, int, int] = (70_000, 15_000, 15_000),
+    workers: int | None = None,
+) -> None:
+    """Convert CLEVR with masks into sets of scenes train, val and test.
+
+    Args:
+        source: clevr_with_masks_train.tfrecords, as published
+        out: folder of the three sets (default: data/clevr/PROTOCOL in the cache folder)
+        protocol: how images are scaled: bilinear (paper) or nearest (authors); see docs/datasets.md
+        crop: window of 192 x 192 pixels: the centre, or five rows lower as in the Slot Attention code of 2020
+        splits: scenes of train, val and test, in the order of the file
+        workers: threads that parse (default: one a core)
+    """
+    from slotnorm.data.clevr import convert
+
+    scenes = convert(source, out, protocol, crop, splits, workers)
+    for name, size in zip(("train", "val", "test"), splits, strict=True):
+        if name in scenes:
+            print(f"{name}: {len(scenes[name])} scenes in {scenes[name].directory}")
+        elif size:
+            print(f"{name}: empty, the file ends before it")
+
+
+def movi(
+    source: Source,
+    variant: Literal["a", "b", "c", "d", "e"],
+    split: Literal["train", "val", "test"],
+    out: Path | None = None,
+    protocol: Protocol = "paper",
+    size: int = 224,
+    workers: int | None = None,
+) -> None:
+    """Convert a split of MOVi-A to MOVi-E into a set of scenes, one a frame.
+
+    Args:
+        source: folder of the TFRecord shards, as TensorFlow Datasets publishes them
+        variant: the letter of the dataset
+        split: which part; val is called validation in the files
+        out: folder of the set (default: data/movi-VARIANT/PROTOCOL/SPLIT in the cache folder)
+        protocol: whose the set is called; both scale alike, see docs/datasets.md
+        size: side of the scaled frames in pixels; 256 leaves the published frames as they are
+        workers: processes that decode (default: one a core)
+    """
+    from slotnorm.data.movi import convert
+
+    scenes = convert(source, variant, split, out, protocol, size, workers)
+    print(f"{split}: {len(scenes)} frames in {scenes.directory}")
+
+
+DATA_VERBS: dict[str, Any] = {"clevr": clevr, "movi": movi}
