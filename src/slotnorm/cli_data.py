@@ -55,7 +55,7 @@ def movi(
         out: folder of the set (default: data/movi-VARIANT/PROTOCOL/SPLIT in the cache folder)
         protocol: whose the set is called; both scale alike, see docs/datasets.md
         size: side of the scaled frames in pixels; 256 leaves the published frames as they are
-        workers: processes that decode (default: one a core)
+        workers: processes that decode, 1 is the command itself (default: one a core)
     """
     from slotnorm.data.movi import convert
 

@@ -51,12 +51,15 @@ def in_threads(
 def in_processes(
     function: Callable[[Item], Result], items: Iterable[Item], workers: int | None
 ) -> Generator[Result, None, None]:
-    """`function` of each item, in order, computed by `workers` processes; it must be one that pickle knows by name.
+    """`function` of each item, in order, computed by `workers` processes (1 is this one); pickle must know it by name.
 
     The processes are started anew and know nothing of this one: a script needs no `if __name__ == "__main__"`, and
     threads or a GPU in use here do no harm.
     """
     workers = _checked(workers)
+    if workers == 1:
+        yield from map(function, items)
+        return
     with contextlib.ExitStack() as stack:
         crew = [stack.enter_context(_Process(function)) for _ in range(workers)]
         waiting: deque[_Process] = deque()

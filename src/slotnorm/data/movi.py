@@ -135,8 +135,12 @@ def prepare(clip: Clip, frames: int, size: int) -> dict[str, NDArray[Any]]:
     labels = np.empty((frames, size, size), np.uint8)
     for frame, (picture, segmentation) in enumerate(zip(clip.video, clip.segmentations, strict=True)):
         where = f"{clip.where}: clip {clip.number}, frame {frame}"
-        images[frame] = resize(decode_png(picture, "RGB", where), size, "bicubic")
-        labels[frame] = resize(decode_png(segmentation, "L", where), size, "nearest")
+        image, label_map = decode_png(picture, "RGB", where), decode_png(segmentation, "L", where)
+        if image.shape[:2] != label_map.shape:
+            sizes = [" x ".join(map(str, array.shape[:2])) for array in (label_map, image)]
+            raise RecordError(f"{where}: the segmentation has {sizes[0]} pixels, the picture {sizes[1]}")
+        images[frame] = resize(image, size, "bicubic")
+        labels[frame] = resize(label_map, size, "nearest")
     return {
         "images": images,
         "labels": labels,
