@@ -1,14 +1,19 @@
 """The verbs of the command line: each a few lines that call the library. Results go to stdout, progress to stderr."""
 
 import os
+import re
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from slotnorm.cli_data import DATA_VERBS
 from slotnorm.commands import parse_sweep, parse_training, reads_arguments
 from slotnorm.errors import UserError, nearest
+
+if TYPE_CHECKING:
+    from slotnorm.slot_attention import SlotAttention
 
 
 def norms() -> None:
@@ -53,6 +58,53 @@ def data_check(directory: tyro.conf.Positional[Path], sheet: Path | None = None,
     print(check(directory, sheet, num))
 
 
+def data_generate(
+    out: Path,
+    num: int,
+    objects: str = "3:6",
+    size: int = 64,
+    seed: int = 0,
+    style: str = "clevr",
+    shapes: tuple[str, ...] | None = None,
+    materials: tuple[str, ...] | None = None,
+    colors: tuple[str, ...] | None = None,
+    radius: tuple[float, float] | None = None,
+    margin: float | None = None,
+    min_visible: int | None = None,
+    jobs: int | None = None,
+) -> None:
+    """Make a set of scenes from nothing: CLEVR-like or flat, any number of objects, with masks and properties.
+
+    Args:
+        out: where the set is built; the same command continues an interrupted one
+        num: how many scenes
+        objects: FEWEST:MOST in a scene, every number between them equally likely; or one number
+        size: side of the picture in pixels
+        seed: scenes of different seeds have nothing in common
+        style: clevr (ray-traced solids) or flat (discs, squares and triangles on a plain background)
+        shapes: the only ones used; unless given, all of the style
+        materials: the only ones used; unless given, rubber and metal, or only solid of flat's solid and outlined
+        colors: the only ones used; unless given, all of the style
+        radius: of small and large solids (0.35 0.7), or least and largest share of the side of flat shapes (0.14 0.2)
+        margin: least gap between two objects as a share of the sum of their radii; negative lets flat ones overlap
+        min_visible: pixels that each object shows
+        jobs: processes; unless given, one a core
+    """
+    from slotnorm.data.generator import SceneSpec, build
+
+    counts = _inclusive(objects, "objects")
+    spec = SceneSpec(counts, size, seed, style, shapes, materials, colors, radius, margin, min_visible)
+    print(f"{len(build(spec, num, out, jobs))} scenes in {out}")
+
+
+def _inclusive(text: str, what: str) -> tuple[int, int]:
+    """`3:6` or `5` as (first, last), both included."""
+    match = re.fullmatch(r"(\d{1,9})(?::(\d{1,9}))?", text)
+    if match is None:
+        raise UserError(f"{what} {text!r} is not a range: write FIRST:LAST, as 3:6, or one number")
+    return int(match[1]), int(match[2] or match[1])
+
+
 def experiments() -> None:
     """List the experiments: where in the paper, (O, K), steps, seeds, and hours a run."""
     from slotnorm.experiments import listing
@@ -88,14 +140,51 @@ def sweep(arguments: list[str], prog: str) -> None:
     print(report(jobs))
 
 
+def theory(run: Path | None = None, seed: int = 0) -> None:
+    """Measure the paper's propositions on random and on trained parameters, with residuals, in seconds.
+
+    Args:
+        run: a run's folder or a file of weights for the trained parameters (default: a layer trained on the spot)
+        seed: of the random parameters and inputs
+    """
+    from slotnorm.theory.checks import check_theory, compare_equal_slots, refusals
+    from slotnorm.theory.layers import train_layer
+    from slotnorm.theory.table import show
+
+    if run is None:
+        layer, losses = train_layer(seed)
+        trained = f"{len(losses)} steps on clustered tokens, loss {losses[0]:.2f} to {losses[-1]:.2f}"
+    else:
+        layer, trained = _layer_of(run), str(run)
+    checks, sentences = check_theory(layer, seed), refusals(seed)
+    show(checks, compare_equal_slots(layer, seed), sentences, trained)
+    if not (all(check.holds for check in checks) and all(sentences.values())):
+        sys.exit(1)
+
+
+def _layer_of(path: Path) -> "SlotAttention":
+    """The Slot Attention layer of a run's newest checkpoint or of a file of weights."""
+    from slotnorm.runs import Run
+    from slotnorm.theory.layers import layer_from_state
+    from slotnorm.weights import read_tensors, unpack
+
+    if path.is_dir():
+        return layer_from_state(Run.open(path).weights().tensors)
+    metadata, tensors = read_tensors(path)
+    return layer_from_state(unpack(path).tensors if "slotnorm" in metadata else tensors)  # ours carry a hash
+
+
 VERBS: dict[str, Any] = {
     "norms": norms,
     "experiments": experiments,
+    "theory": theory,
     "train": train,
     "sweep": sweep,
     "data": {
+        "generate": data_generate,
         "folder": data_folder,
         "check": data_check,
+        **DATA_VERBS,
     },
 }
 

@@ -71,7 +71,7 @@ def maximization_step(attend: SlotAttention, tokens: Tensor, attention: Tensor) 
 
 
 def mixture_layer(dim: int, tau: float = 1.0) -> SlotAttention:
-    """A float64 layer whose iteration is one of EM with equal weights and fixed τ, tokens and slots taken to the sphere.
+    """A float64 layer whose iteration is one of EM with equal weights and fixed τ; tokens and slots go to the sphere.
 
     Key, query and value maps are the identity and LayerNorm takes each vector, less its mean, to unit length. Then the
     attention is the E-step, and the codes of `weighted_sum` are N times shorter than the sums of the M-step.
