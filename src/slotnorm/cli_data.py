@@ -1,4 +1,4 @@
-"""The verbs that get the published datasets: `slotnorm data clevr | movi`."""
+"""The verbs that get the published datasets: `slotnorm data clevr | movi | download`."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -63,4 +63,28 @@ def movi(
     print(f"{split}: {len(scenes)} frames in {scenes.directory}")
 
 
-DATA_VERBS: dict[str, Any] = {"clevr": clevr, "movi": movi}
+def download(
+    dataset: tyro.conf.Positional[str],
+    splits: tuple[Literal["train", "val", "test"], ...] = ("train", "val", "test"),
+    out: Path | None = None,
+    mirror: str | None = None,
+) -> None:
+    """Download a published dataset over HTTPS; the same command continues a broken download.
+
+    Args:
+        dataset: clevr, or movi-a to movi-e (at 256 x 256 pixels)
+        splits: which parts of MOVi; CLEVR is one file
+        out: folder of the files (default: below downloads in the cache folder)
+        mirror: another address in place of https://storage.googleapis.com, with the same folders
+    """
+    from slotnorm.data.download import CLEVR_FILE, download
+
+    folder = download(dataset, splits, out, mirror)
+    print(folder)
+    if dataset == "clevr":
+        print(f"next: slotnorm data clevr --from {folder / CLEVR_FILE}")
+    for split in splits if dataset != "clevr" else ():
+        print(f"next: slotnorm data movi --variant {dataset[-1]} --split {split} --from {folder}")
+
+
+DATA_VERBS: dict[str, Any] = {"clevr": clevr, "movi": movi, "download": download}

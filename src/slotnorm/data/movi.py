@@ -161,7 +161,7 @@ def decode_png(content: bytes, mode: Literal["RGB", "L"], where: str) -> NDArray
                 problem = f"has colours of mode {picture.mode}, not {mode}"
         except (OSError, SyntaxError, ValueError, EOFError, zlib.error, struct.error) as error:
             problem = f"cannot be decoded ({error})"
-    raise RecordError(f"{where}: the PNG {problem}; download the file again")
+    raise RecordError(f"{where}: the PNG {problem}; delete the file and download it again")
 
 
 def _png_problem(content: bytes) -> str | None:
@@ -196,7 +196,7 @@ def _clips(shards: list[Path], lengths: list[int] | None, start: int) -> Iterato
             number += 1
         if lengths is not None and in_shard != lengths[shard_number]:
             problem = f"{shard} holds {in_shard} clips, and dataset_info.json beside it says {lengths[shard_number]}"
-            raise RecordError(f"{problem}: it is cut short; download it again")
+            raise RecordError(f"{problem}: it is cut short; delete it and download it again")
 
 
 def _read_clip(record: bytes, where: str, number: int) -> Clip:

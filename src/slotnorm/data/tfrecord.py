@@ -34,7 +34,7 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _TENSORFLOW_GZIP_HEADER = bytes.fromhex("1f8b0800000000000003")
 # position in that header -> what other writers put there: compression level (best, fastest), unknown system
 _OTHER_WRITERS = {8: (2, 4), 9: (255,)}
-_AGAIN = "the file is damaged or cut short; download it again"
+_AGAIN = "the file is damaged or cut short; delete it and download it again"
 
 
 class RecordError(DamagedFile):

@@ -1,0 +1,251 @@
+"""Downloads of the published files over HTTPS: resumed where they broke off, and whole when they have their name.
+
+A file grows as NAME.part, beside NAME.part.json which says which version of the file it is (length, ETag, checksum).
+It gets its own name when its length and, where the server publishes one, its CRC32C are right.
+"""
+
+import base64
+import contextlib
+import http.client
+import json
+import os
+import re
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import google_crc32c
+
+import slotnorm
+from slotnorm import files
+from slotnorm.data.cache import cache_folder
+from slotnorm.data.conversion import check_space
+from slotnorm.data.movi import PUBLISHED_SPLITS, shard_lengths
+from slotnorm.errors import DamagedFile, UserError, nearest
+from slotnorm.progress import Progress
+
+_BUCKETS = "https://storage.googleapis.com/"
+# name -> folder in the buckets; MOVi's shards are listed by the dataset_info.json beside them
+FOLDERS = {
+    "clevr": "multi-object-datasets/clevr_with_masks/",
+    **{f"movi-{letter}": f"kubric-public/tfds/movi_{letter}/256x256/1.0.0/" for letter in "abcde"},
+}
+CLEVR_FILE = "clevr_with_masks_train.tfrecords"
+_BLOCK = 1 << 20
+_MEGABYTE = 1_000_000  # the unit of the bar
+_SECONDS_WITHOUT_DATA = 60
+_ATTEMPTS = 5  # in a row without a single byte; each waits twice as long as the one before
+_MAX_DESCRIPTION = 1 << 24
+_FIRST_WAIT = 1.0
+
+
+@dataclass(frozen=True)
+class Remote:
+    """A version of a file on the server."""
+
+    url: str
+    length: int
+    etag: str
+    crc32c: str  # in hexadecimal, or empty where none is published
+
+    @property
+    def name(self) -> str:
+        return self.url.rsplit("/", 1)[1]
+
+
+def download(
+    name: str,
+    splits: tuple[str, ...] = ("train", "val", "test"),
+    out: str | Path | None = None,
+    mirror: str | None = None,
+) -> Path:
+    """Fetch a dataset's files into `out` (default: below `downloads` in the cache folder) and return the folder.
+
+    `splits` choose among MOVi's parts; CLEVR is one file. `mirror` replaces https://storage.googleapis.com.
+    """
+    if name not in FOLDERS:
+        raise UserError(f"there is no dataset {name!r} to download; {nearest(name, FOLDERS)}")
+    for split in splits:
+        if split not in PUBLISHED_SPLITS:
+            raise UserError(f"there is no split {split!r}; {nearest(split, PUBLISHED_SPLITS)}")
+    base = (mirror or _BUCKETS).rstrip("/") + "/" + FOLDERS[name]
+    folder = cache_folder() / "downloads" / FOLDERS[name] if out is None else Path(out)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot write to {folder}: {error.strerror or error}; choose another --out") from error
+    with files.Lock(folder):
+        wanted, total = ([CLEVR_FILE], 0) if name == "clevr" else _movi_files(base, folder, name, splits)
+        total = total or sum(describe(base + file).length for file in wanted)
+        present = sum(_present_bytes(folder / file) for file in wanted)
+        what = wanted[0] if len(wanted) == 1 else f"{len(wanted)} files of {name}"
+        there = f" ({present / 1e9:.2f} GB are there)" if present else ""
+        print(f"{what}: {total / 1e9:.2f} GB{there} from {base} to {folder}", file=sys.stderr, flush=True)
+        check_space(folder, total - present)
+        with Progress("MB", total // _MEGABYTE, done=present // _MEGABYTE) as progress:
+            for file in wanted:
+                fetch(describe(base + file), folder, progress)
+    return folder
+
+
+def describe(url: str) -> Remote:
+    """Ask the server for a file's length, version and checksum."""
+    with _asking(url), _open(urllib.request.Request(url, method="HEAD")) as response:
+        _refuse_page(response, url)
+        length = response.headers.get("Content-Length", "")
+        if not length.isdigit():
+            raise UserError(f"{url} does not say its length, so a download could not be told whole; try a --mirror")
+        hashes = response.headers.get_all("x-goog-hash") or []
+        found = re.search(r"crc32c=([A-Za-z0-9+/]{6}==)", ",".join(hashes))
+        checksum = base64.b64decode(found[1]).hex() if found else ""
+        return Remote(url, int(length), response.headers.get("ETag", ""), checksum)
+
+
+def fetch(remote: Remote, folder: Path, progress: Progress) -> Path:
+    """Bring one file into `folder`, going on with its .part if that is of the same version."""
+    path, part, about = (folder / (remote.name + suffix) for suffix in ("", ".part", ".part.json"))
+    if path.exists():
+        if path.stat().st_size != remote.length:
+            raise UserError(
+                f"{path} has {path.stat().st_size} bytes, not the published {remote.length}; delete it first"
+            )
+        return path
+    version = json.dumps(asdict(remote)).encode()
+    if not about.exists() or about.read_bytes() != version:
+        part.unlink(missing_ok=True)
+        files.write(about, version)
+    silent = 0
+    while (done := part.stat().st_size if part.exists() else 0) < remote.length:
+        try:
+            _receive(remote, part, done, progress)
+        except (OSError, http.client.HTTPException) as error:
+            silent = 0 if part.exists() and part.stat().st_size > done else silent + 1
+            if silent >= _ATTEMPTS:
+                reason = getattr(error, "reason", None) or error
+                sentence = f"{remote.url} broke off after {done} of {remote.length} bytes ({reason})"
+                raise UserError(f"{sentence}; the same command continues from there") from error
+            time.sleep(_FIRST_WAIT * 2**silent)
+    _accept(remote, part, path)
+    about.unlink()
+    return path
+
+
+def _receive(remote: Remote, part: Path, done: int, progress: Progress) -> None:
+    """One connection: append what comes from byte `done` on; a broken one raises, and what came stays."""
+    request = urllib.request.Request(remote.url)
+    if done:
+        request.add_header("Range", f"bytes={done}-")
+        if remote.etag:
+            request.add_header("If-Range", remote.etag)
+    with _open(request) as response:
+        _refuse_page(response, remote.url)
+        expected = remote.length - done if response.status == 206 else remote.length
+        length = response.headers.get("Content-Length", "")
+        if length != str(expected):
+            raise UserError(f"{remote.url} now has another length ({length}, not {expected}); run the command again")
+        with open(part, "ab" if response.status == 206 else "wb") as file:
+            while block := response.read(_BLOCK):
+                _write(file, block, part)
+                progress.advance((file.tell() // _MEGABYTE) - (file.tell() - len(block)) // _MEGABYTE)
+    if part.stat().st_size < remote.length:
+        raise ConnectionError("the connection was cut")
+
+
+def _accept(remote: Remote, part: Path, path: Path) -> None:
+    """Give a complete part its name, if it is what the server published."""
+    crc = google_crc32c.Checksum()
+    with open(part, "rb") as file:
+        beginning = file.read(64)
+        file.seek(0)
+        while block := file.read(_BLOCK):
+            crc.update(block)
+    if beginning.lstrip()[:1] == b"<":
+        part.unlink()
+        raise UserError(f"{remote.url} is a web page and not data; try again later, or a --mirror")
+    if remote.crc32c and crc.digest().hex() != remote.crc32c:
+        part.unlink()
+        raise DamagedFile(f"{path} does not have the published checksum and was removed; run the command again")
+    files.sync_file(part)
+    os.replace(part, path)
+    files.sync_folder(path.parent)
+
+
+def _write(file: IO[bytes], block: bytes, part: Path) -> None:
+    try:
+        file.write(block)
+        file.flush()
+    except OSError as error:
+        sentence = f"cannot write {part}: {error.strerror or error}"
+        raise UserError(f"{sentence}; free some space, the same command continues from there") from error
+
+
+def _open(request: urllib.request.Request) -> Any:
+    """Open an address; a refusal is one sentence, a failing server or connection is an OSError or HTTPException."""
+    request.add_header("User-Agent", f"slotnorm/{slotnorm.__version__}")
+    try:
+        return urllib.request.urlopen(request, timeout=_SECONDS_WITHOUT_DATA)
+    except urllib.error.HTTPError as error:
+        answer = f"the server answers {error.code} {error.reason}"
+        error.close()
+        if error.code >= 500:
+            raise ConnectionError(answer) from None
+        raise UserError(f"{request.full_url} cannot be had: {answer}") from None
+    except ValueError as error:
+        raise UserError(f"{request.full_url} is no address: {error}") from None
+
+
+@contextlib.contextmanager
+def _asking(url: str) -> Iterator[None]:
+    """Where nothing is at stake, a failing connection is one sentence at once."""
+    try:
+        yield
+    except (OSError, http.client.HTTPException) as error:
+        reason = getattr(error, "reason", error)
+        raise UserError(f"{url} cannot be reached ({reason}); check the network, or try a --mirror") from error
+
+
+def _refuse_page(response: Any, url: str) -> None:
+    kind = response.headers.get_content_type()
+    if kind == "text/html":
+        raise UserError(f"{url} answers with a web page ({kind}) and not data; behind a login page, log in first")
+
+
+def _movi_files(base: str, folder: Path, name: str, splits: tuple[str, ...]) -> tuple[list[str], int]:
+    """The shards of these splits and their bytes, by the description that TensorFlow Datasets publishes beside them."""
+    url = base + "dataset_info.json"
+    with _asking(url), _open(urllib.request.Request(url)) as response:
+        _refuse_page(response, url)
+        content = response.read(_MAX_DESCRIPTION)
+    try:
+        description = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{url} is not the JSON it should be ({error}); try a --mirror") from error
+    lengths = shard_lengths(description, url)
+    wanted, total = [], 0
+    for split in splits:
+        published = PUBLISHED_SPLITS[split]
+        shards = len(lengths.get(published, []))
+        if not 0 < shards < 100_000:
+            raise UserError(f"{url} lists no shards of {published}; known are: {', '.join(lengths)}")
+        stem = f"{name.replace('-', '_')}-{published}.tfrecord"
+        wanted += [f"{stem}-{number:05}-of-{shards:05}" for number in range(shards)]
+        total += _published_bytes(description, published)
+    files.write(folder / "dataset_info.json", content)
+    return wanted, total
+
+
+def _published_bytes(description: Any, split: str) -> int:
+    """What a split takes according to its description; 0 where that is not said."""
+    sizes = {entry["name"]: str(entry.get("numBytes", "")) for entry in description["splits"]}
+    return int(sizes[split]) if sizes[split].isdigit() else 0
+
+
+def _present_bytes(path: Path) -> int:
+    """What is there of a file already."""
+    found = [candidate for candidate in (path, path.with_name(path.name + ".part")) if candidate.exists()]
+    return found[0].stat().st_size if found else 0
