@@ -268,8 +268,12 @@ def test_no_network_is_one_sentence(tmp_path):
     for name in ("clevr", "movi-c"):
         with pytest.raises(UserError, match=r"cannot be reached \(.*refused.*\); check the network"):
             download(name, ("test",), tmp_path, mirror="http://127.0.0.1:9")
-    with pytest.raises(UserError, match="is no address"):
-        download("clevr", ("test",), tmp_path, mirror="nowhere")
+
+
+@pytest.mark.parametrize("mirror", ["nowhere", "file:///etc", "ftp://127.0.0.1", "https://"])
+def test_a_mirror_is_a_web_address(tmp_path, mirror):
+    with pytest.raises(UserError, match="is no address of a mirror"):
+        download("clevr", ("test",), tmp_path, mirror=mirror)
 
 
 def movi_content(server, lengths=("1", "1"), **extra):
@@ -335,5 +339,8 @@ def test_the_command_says_where_the_file_is_and_what_comes_next(server, tmp_path
     assert capsys.readouterr().out == f"{folder}\nnext: slotnorm data clevr --from {folder / CLEVR_FILE}\n"
 
 
-def test_the_published_addresses_are_secure():
+def test_the_published_addresses_are_secure_and_stay_so():
     assert module._BUCKETS.startswith("https://")
+    answer = type("Answer", (), {"url": "http://elsewhere/file"})
+    with pytest.raises(UserError, match="leads to the insecure address http://elsewhere/file"):
+        module._check_answer(answer, module._BUCKETS + "file")

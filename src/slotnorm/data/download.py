@@ -73,6 +73,8 @@ def download(
     for split in splits:
         if split not in PUBLISHED_SPLITS:
             raise UserError(f"there is no split {split!r}; {nearest(split, PUBLISHED_SPLITS)}")
+    if mirror is not None and not re.match(r"https?://[^/\s]", mirror):
+        raise UserError(f"{mirror!r} is no address of a mirror; it begins with https://")
     base = (mirror or _BUCKETS).rstrip("/") + "/" + FOLDERS[name]
     folder = cache_folder() / "downloads" / FOLDERS[name] if out is None else Path(out)
     try:
@@ -96,7 +98,7 @@ def download(
 def describe(url: str) -> Remote:
     """Ask the server for a file's length, version and checksum."""
     with _asking(url), _open(urllib.request.Request(url, method="HEAD")) as response:
-        _refuse_page(response, url)
+        _check_answer(response, url)
         length = response.headers.get("Content-Length", "")
         if not length.isdigit():
             raise UserError(f"{url} does not say its length, so a download could not be told whole; try a --mirror")
@@ -143,7 +145,7 @@ def _receive(remote: Remote, part: Path, done: int, progress: Progress) -> None:
         if remote.etag:
             request.add_header("If-Range", remote.etag)
     with _open(request) as response:
-        _refuse_page(response, remote.url)
+        _check_answer(response, remote.url)
         expected = remote.length - done if response.status == 206 else remote.length
         length = response.headers.get("Content-Length", "")
         if length != str(expected):
@@ -195,8 +197,6 @@ def _open(request: urllib.request.Request) -> Any:
         if error.code >= 500:
             raise ConnectionError(answer) from None
         raise UserError(f"{request.full_url} cannot be had: {answer}") from None
-    except ValueError as error:
-        raise UserError(f"{request.full_url} is no address: {error}") from None
 
 
 @contextlib.contextmanager
@@ -209,7 +209,9 @@ def _asking(url: str) -> Iterator[None]:
         raise UserError(f"{url} cannot be reached ({reason}); check the network, or try a --mirror") from error
 
 
-def _refuse_page(response: Any, url: str) -> None:
+def _check_answer(response: Any, url: str) -> None:
+    if url.startswith("https:") and not response.url.startswith("https:"):
+        raise UserError(f"{url} leads to the insecure address {response.url}, which is not followed; try a --mirror")
     kind = response.headers.get_content_type()
     if kind == "text/html":
         raise UserError(f"{url} answers with a web page ({kind}) and not data; behind a login page, log in first")
@@ -219,7 +221,7 @@ def _movi_files(base: str, folder: Path, name: str, splits: tuple[str, ...]) -> 
     """The shards of these splits and their bytes, by the description that TensorFlow Datasets publishes beside them."""
     url = base + "dataset_info.json"
     with _asking(url), _open(urllib.request.Request(url)) as response:
-        _refuse_page(response, url)
+        _check_answer(response, url)
         content = response.read(_MAX_DESCRIPTION)
     try:
         description = json.loads(content)
