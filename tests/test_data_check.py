@@ -1,5 +1,8 @@
 """`slotnorm data check`: everything is verified, described and shown."""
 
+import shlex
+from pathlib import Path
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -123,3 +126,15 @@ def test_a_set_in_a_folder_that_cannot_be_written_says_so(directory, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=r"cannot write .*a.png"):
         check(directory, tmp_path / "file" / "a.png")
+
+
+def test_the_commands_of_the_page_run(tmp_path, monkeypatch, capsys):
+    page = (Path(__file__).parents[1] / "docs" / "data.md").read_text()
+    commands = [shlex.split(line[2:]) for line in page.splitlines() if line.startswith("$ slotnorm ")]
+    assert len(commands) == 2
+    (tmp_path / "photos" / "images").mkdir(parents=True)
+    Image.new("RGB", (90, 70)).save(tmp_path / "photos" / "images" / "a.png")
+    monkeypatch.chdir(tmp_path)
+    for words in commands:
+        main(words[1:])
+    assert "64 x 64 x 3 uint8" in capsys.readouterr().out
