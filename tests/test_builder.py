@@ -163,6 +163,12 @@ def test_a_chunk_that_does_not_fit_is_refused_and_nothing_of_it_is_kept(tmp_path
             builder.append(**{name: array[:2] for name, array in arrays.items()})
 
 
+def test_labels_and_images_of_a_scene_have_one_size(tmp_path):
+    with pytest.raises(UserError, match=r"labels \(8, 9\) and images \(8, 8, 3\) of a scene differ in size"):
+        Builder(tmp_path / "set", {"images": ((8, 8, 3), "uint8"), "labels": ((8, 9), "uint8")}, num=3)
+    assert not (tmp_path / "set").exists()
+
+
 # ---------------------------------------------------------------------------------------------------- a full disk
 
 

@@ -108,7 +108,7 @@ def test_a_field_of_a_part_looks_like_an_array(scenes, arrays):
     with pytest.raises(IndexError):
         images[3]
     with pytest.raises(ValueError, match="without a copy"):
-        np.asarray(images, copy=False)
+        images.__array__(copy=False)
 
 
 def test_parts_of_parts_keep_their_number_in_the_container(scenes, arrays):

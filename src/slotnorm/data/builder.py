@@ -65,6 +65,9 @@ class Builder:
         self.directory = Path(directory)
         self._fields = [Field(name, tuple(shape), dtype) for name, (shape, dtype) in fields.items() if name != "counts"]
         self._fields.append(layout.COUNTS)
+        shapes = {field.name: field.shape for field in self._fields}
+        if "images" in shapes and shapes.get("labels", shapes["images"][:2]) != shapes["images"][:2]:
+            raise UserError(f"labels {shapes['labels']} and images {shapes['images']} of a scene differ in size")
         if num is not None and num < 1:
             raise UserError(f"a set needs at least one scene, not {num}")
         request = {

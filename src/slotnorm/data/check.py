@@ -36,7 +36,9 @@ def verify(scenes: Scenes) -> None:
                     progress.advance((read >> 20) - progress.done)
             if digest.hexdigest() != files[name]["sha256"]:
                 scenes.verify(name)
-                raise DamagedFile(f"{path} does not have the SHA-256 of its manifest; build the set again")
+                raise DamagedFile(
+                    f"{path} does not have the SHA-256 of its manifest; delete its folder and build the set again"
+                )
 
 
 def describe(scenes: Scenes) -> str:

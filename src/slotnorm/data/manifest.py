@@ -160,12 +160,16 @@ def load_manifest(directory: Path) -> tuple[dict[str, Any], list[Field]]:
 
     def need(condition: bool, what: str) -> None:
         if not condition:
-            raise DamagedFile(f"{path} was changed after it was written: {what}; build the set again")
+            raise DamagedFile(
+                f"{path} was changed after it was written: {what}; delete its folder and build the set again"
+            )
 
     need(isinstance(manifest, dict), "it is not an object")
     if manifest.get("format") != FORMAT:
         found = str(manifest.get("format"))[:40]
-        raise DamagedFile(f"{path} has format {found!r}, this version reads {FORMAT!r}; build the set again")
+        raise DamagedFile(
+            f"{path} has format {found!r}, this version reads {FORMAT!r}; delete its folder and build the set again"
+        )
     need(is_sealed(manifest), "its checksum differs")
     num = manifest.get("scenes")
     need(_is_count(num) and num > 0, "its number of scenes is wrong")

@@ -35,13 +35,19 @@ class Column:
         try:
             size = path.stat().st_size
             if size != expected:
-                raise DamagedFile(f"{path} has {size} bytes and should have {expected}; build the set again")
+                raise DamagedFile(
+                    f"{path} has {size} bytes and should have {expected}; delete its folder and build the set again"
+                )
             with open(path, "rb") as file:
                 if file.read(HEADER) != field.header(num):
-                    raise DamagedFile(f"{path} does not start as it was written; build the set again")
+                    raise DamagedFile(
+                        f"{path} does not start as it was written; delete its folder and build the set again"
+                    )
             mapped = np.memmap(path, mode="r", offset=HEADER, shape=(num, *field.shape), dtype=field.dtype)
         except OSError as error:
-            raise DamagedFile(f"cannot read {path}: {error.strerror or error}; build the set again") from error
+            raise DamagedFile(
+                f"cannot read {path}: {error.strerror or error}; delete its folder and build the set again"
+            ) from error
         self.path, self.field = path, field
         self.rows: NDArray[Any] = mapped.view(np.ndarray)
         self._checksums = unpack(checksums)
@@ -61,7 +67,7 @@ class Column:
             rows = self.rows[first : first + self.field.rows_per_block].copy()
             if checksum(rows) != self._checksums[block]:
                 place = f"block {block} (scenes {first} to {first + len(rows) - 1})"
-                raise DamagedFile(f"{self.path} is damaged in {place}; build the set again")
+                raise DamagedFile(f"{self.path} is damaged in {place}; delete its folder and build the set again")
             self._new[block] = False
 
 
