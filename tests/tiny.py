@@ -49,8 +49,8 @@ PROPERTIES = SetModel(size=SIZE, channels=8, dim=8, hidden=16, kernel=3, strides
 
 def recipe(**changes: Any) -> Recipe:
     plain = Recipe(
-        model=IMAGES, steps=12, batch_size=4, learning_rate=1e-2, warmup_steps=4, half_life=None, cosine_to=0.1, clip=1.0,
-        flip=True, checkpoint_every=4, log_every=2, validate_every=6, validation_scenes=8,
+        model=IMAGES, steps=12, batch_size=4, learning_rate=1e-2, warmup_steps=4, half_life=None, cosine_to=0.1,
+        clip=1.0, flip=True, checkpoint_every=4, log_every=2, validate_every=6, validation_scenes=8,
     )  # fmt: skip
     return dataclasses.replace(plain, **changes)
 

@@ -15,6 +15,7 @@ from slotnorm.distributed import Ranks, lost_rank_named
 from slotnorm.errors import NonFinite, UserError
 from slotnorm.models.building import build
 from slotnorm.models.set_predictor import matching_loss
+from slotnorm.optimizer import Adam
 from slotnorm.schedule import adam_epsilon, learning_rate
 from slotnorm.targets import property_targets
 
@@ -45,8 +46,7 @@ class Learner:
         self.experiment, self.ranks = experiment, ranks
         self.model = build(experiment).to(ranks.device).train()
         self.parameters = dict(self.model.named_parameters())
-        fused = ranks.device.type in ("cpu", "cuda")  # one kernel, the same bits every time
-        self.optimizer = torch.optim.Adam(self.parameters.values(), betas=(0.9, 0.999), fused=fused)
+        self.optimizer = Adam(self.parameters)
         self.scaler = torch.amp.GradScaler(ranks.device.type, enabled=experiment.recipe.precision == "float16")
 
     def learn(self, batch: Batch, stop: signal.Signals | None = None) -> Step:
@@ -59,19 +59,18 @@ class Learner:
         self._require_finite(batch.step, loss, float(norm))
         if recipe.clip is not None:
             clip_grads_with_norm_(self.parameters.values(), recipe.clip, norm)
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(recipe, batch.step)
-            group["eps"] = adam_epsilon(recipe, batch.step)
-        self.scaler.step(self.optimizer)
+        rate = learning_rate(recipe, batch.step)
+        self.scaler.step(self.optimizer, rate, adam_epsilon(recipe, batch.step))  # type: ignore[arg-type]
         self.scaler.update()
-        return Step(loss, float(norm), group["lr"], stop)
+        return Step(loss, float(norm), rate, stop)
 
     def gradients(self, batch: Batch, stop: signal.Signals | None = None) -> tuple[float, signal.Signals | None]:
         """Leave the gradient of the global batch's loss in the parameters; returns that loss and any rank's signal."""
-        self.optimizer.zero_grad(set_to_none=True)
+        for parameter in self.parameters.values():
+            parameter.grad = None
         loss = self.loss(batch)
         self.scaler.scale(loss).backward()
-        self.scaler.unscale_(self.optimizer)
+        self.scaler.unscale_(self.optimizer)  # type: ignore[arg-type]
         gradients = [parameter.grad for parameter in self.parameters.values() if parameter.grad is not None]
         # loss and signals travel with the gradients: one exchange a step, and all ranks decide alike
         extra = torch.stack([loss.detach().float(), *(loss.new_tensor(stop == number).float() for number in SIGNALS)])
@@ -111,33 +110,25 @@ class Learner:
 
     def optimizer_tensors(self) -> dict[str, Tensor]:
         """The optimizer's state, and the gradient scaler's where there is one, by name."""
-        tensors = {
-            f"{key}/{name}": value
-            for name, parameter in self.parameters.items()
-            for key, value in self.optimizer.state[parameter].items()
-        }
-        if self.scaler.is_enabled():
-            state = self.scaler.state_dict()
-            tensors["scaler"] = torch.tensor([state["scale"], state["_growth_tracker"]], dtype=torch.float64)
-        return tensors
+        if not self.scaler.is_enabled():
+            return self.optimizer.state
+        state = self.scaler.state_dict()
+        scaler = torch.tensor([state["scale"], state["_growth_tracker"]], dtype=torch.float64)
+        return {**self.optimizer.state, "scaler": scaler}
 
     def restore(self, model: dict[str, Tensor], optimizer: dict[str, Tensor]) -> None:
         """Continue from saved tensors."""
         self.model.load_state_dict(model)
-        self._prepare_optimizer()
-        expected = self.optimizer_tensors()
-        if unlike := set(expected) ^ set(optimizer):
+        if unlike := set(self.optimizer_tensors()) ^ set(optimizer):
             raise UserError(
-                f"the checkpoint's optimizer state does not fit the model: {sorted(unlike)[0]} is in one of them only"
+                f"the checkpoint's optimizer state does not fit the model: {min(unlike)} is in one of them only"
             )
-        for name, tensor in expected.items():
+        for name, tensor in self.optimizer.state.items():
             tensor.copy_(optimizer[name])
         self._restore_scaler(optimizer)
 
-    def take_from_first(self, resumed: bool) -> None:
-        """Take over rank 0's state, which is a resumed one or the initial one."""
-        if resumed and not self.ranks.first:
-            self._prepare_optimizer()
+    def take_from_first(self) -> None:
+        """Take over rank 0's state."""
         optimizer = self.optimizer_tensors()
         self.ranks.copy_from_first_([*self.model.state_dict().values(), *optimizer.values()])
         self._restore_scaler(optimizer)
@@ -146,15 +137,6 @@ class Learner:
         if self.scaler.is_enabled():
             scale, growth = optimizer["scaler"].tolist()
             self.scaler.load_state_dict({**self.scaler.state_dict(), "scale": scale, "_growth_tracker": int(growth)})
-
-    def _prepare_optimizer(self) -> None:
-        """Give the optimizer the state that its first step would make, so that it can be filled in place."""
-        for parameter in self.parameters.values():
-            self.optimizer.state[parameter] = {
-                "step": torch.zeros((), device=parameter.device),
-                "exp_avg": torch.zeros_like(parameter),
-                "exp_avg_sq": torch.zeros_like(parameter),
-            }
 
 
 def model_inputs(experiment: Experiment, batch: Batch, device: torch.device) -> Tensor:

@@ -18,7 +18,7 @@ from slotnorm import __version__, checkpoints, files, runs
 from slotnorm.config import Experiment, SetModel
 from slotnorm.data.batches import batches
 from slotnorm.data.scenes import Scenes
-from slotnorm.data.sources import training_scenes, validation_scenes
+from slotnorm.data.sources import data_fingerprint, training_scenes, validation_scenes
 from slotnorm.distributed import Ranks, joined
 from slotnorm.errors import UserError
 from slotnorm.learner import Learner, Step
@@ -112,7 +112,7 @@ class Training:
                 self._note_changes(record)
         self.ranks.copy_from_first_([step])
         self.step = int(step)
-        self.learner.take_from_first(resumed=self.step > 0)
+        self.learner.take_from_first()
 
     def loop(self, stop: Stop, workers: int) -> None:
         """Train to the recipe's last step, or until a signal comes."""
@@ -224,7 +224,7 @@ def _open(path: Path, experiment: Experiment, data: str | Path | None) -> tuple[
     """The scenes and the run; a run that exists keeps its number of scenes even when its steps grow."""
     known = Run.open(path).scenes if (path / "experiment.json").exists() else None
     scenes = training_scenes(experiment, data, known)
-    return scenes, runs.start(path, experiment, len(scenes), scenes.fingerprint)
+    return scenes, runs.start(path, experiment, len(scenes), data_fingerprint(scenes))
 
 
 def _remove_if_empty(path: Path) -> None:

@@ -7,8 +7,10 @@ import numpy as np
 from slotnorm.config import Experiment, GeneratedScenes
 from slotnorm.data import load
 from slotnorm.data.cache import set_folder
+from slotnorm.data.generator import SceneSpec, cached
 from slotnorm.data.manifest import MANIFEST
 from slotnorm.data.scenes import Scenes
+from slotnorm.documents import digest
 from slotnorm.errors import UserError
 
 _SPLITS = ("train", "val", "test")
@@ -50,9 +52,13 @@ def evaluation_scenes(
     return scenes.filter(*objects).sample(num)
 
 
-def _generate(scenes: GeneratedScenes, split: str, objects: tuple[int, int], num: int) -> Scenes:
-    from slotnorm.data.generator import SceneSpec, cached
+def data_fingerprint(scenes: Scenes) -> str:
+    """What identifies the content: of generated scenes what they were made from, since sets of any length share it."""
+    provenance = scenes.manifest["provenance"]
+    return digest(provenance) if "generator" in provenance else scenes.fingerprint
 
+
+def _generate(scenes: GeneratedScenes, split: str, objects: tuple[int, int], num: int) -> Scenes:
     seed = len(_SPLITS) * scenes.seed + _SPLITS.index(split)  # no two splits of any two seeds share a scene
     spec = SceneSpec(
         objects=objects,

@@ -1,0 +1,149 @@
+"""`slotnorm` in processes of its own, started in a fraction of a second: a server has imported everything and forks."""
+
+import multiprocessing
+import os
+import pathlib
+import resource
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from typing import Any
+
+from slotnorm import checkpoints, commands
+from slotnorm.config import Experiment
+
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(["slotnorm.training", "slotnorm.report.pictures", "slotnorm.sweep", "processes"])
+
+
+class Command:
+    """`slotnorm ARGUMENTS` running in another process; what it says goes to a file."""
+
+    def __init__(
+        self,
+        arguments: list[str],
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+        fault: Callable[..., None] | None = None,
+        *fault_arguments: Any,
+    ) -> None:
+        self.log = log
+        wanted = (arguments, log, dict(environment or {}), fault, fault_arguments)
+        self.process: ForkServerProcess = _CONTEXT.Process(target=_run, args=wanted)
+        self.process.start()
+        assert self.process.pid is not None
+        self.pid: int = self.process.pid
+
+    def wait(self, seconds: float = 120) -> int:
+        """Its exit code, negative for the signal that killed it."""
+        self.process.join(seconds)
+        assert self.process.exitcode is not None, f"still running after {seconds} s: {self.said}"
+        return self.process.exitcode
+
+    def send(self, number: signal.Signals) -> None:
+        os.kill(self.pid, number)
+
+    @property
+    def said(self) -> str:
+        return self.log.read_text() if self.log.exists() else ""
+
+    def until(self, happened: Callable[[], bool]) -> None:
+        """Wait for something to happen while the process runs."""
+        while not happened():
+            assert self.process.is_alive(), self.said
+            time.sleep(0.005)
+
+
+def train(experiment: Experiment, into: Path, data: Path, **how: Any) -> Command:
+    """`slotnorm train` of an experiment on built scenes; `log`, `environment` and `fault` as for `Command`."""
+    words = commands.words(commands.Training(experiment, into=into, data=data))
+    log = how.pop("log", into.parent / f"log-{time.monotonic_ns()}.txt")
+    fault, *arguments = how.pop("fault", (None,))
+    return Command(["train", *words], log, how.get("environment"), fault, *arguments)
+
+
+def ranks(experiment: Experiment, into: Path, data: Path, number: int) -> list[Command]:
+    """The same as torchrun starts it: `number` processes that make one training."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    shared = {"WORLD_SIZE": str(number), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    return [
+        train(experiment, into, data, environment={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)})
+        for rank in range(number)
+    ]
+
+
+def _run(
+    arguments: list[str],
+    log: Path,
+    environment: dict[str, str],
+    fault: Callable[..., None] | None,
+    fault_arguments: tuple[Any, ...],
+) -> None:
+    os.environ.update(environment)
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    import torch
+
+    from slotnorm.cli import main
+
+    torch.set_num_threads(1)
+    if fault:
+        fault(*fault_arguments)
+    main(arguments)
+
+
+def die_inside_save(save: int, call: int) -> None:
+    """Make this process die by SIGKILL right after the `call`-th system call of its `save`-th checkpoint."""
+    state = {"saves": 0, "calls": 0, "inside": False}
+    original_save = checkpoints.save
+
+    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*arguments: Any, **keywords: Any) -> Any:
+            result = function(*arguments, **keywords)
+            if state["inside"]:
+                state["calls"] += 1
+                if state["calls"] == call:
+                    os.kill(os.getpid(), signal.SIGKILL)
+            return result
+
+        return run
+
+    def watched_save(*arguments: Any, **keywords: Any) -> None:
+        state["saves"] += 1
+        state["inside"] = state["saves"] == save
+        original_save(*arguments, **keywords)
+        state["inside"] = False
+        if state["saves"] == save:  # the call was beyond the last one
+            print("the save has", state["calls"], "calls", flush=True)
+
+    for owner, name in ((os, "open"), (os, "fsync"), (os, "replace"), (os, "close"), (os, "unlink")):
+        setattr(owner, name, counted(getattr(owner, name)))
+    pathlib.Path.write_bytes = counted(pathlib.Path.write_bytes)  # type: ignore[method-assign]
+    checkpoints.save = watched_save
+
+
+def limit_file_size(size: int) -> None:
+    """A disk that is full: no file may become longer than `size` bytes."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+
+def spoil_loss(step: int) -> None:
+    """Make the loss NaN at one step."""
+    from slotnorm.learner import Learner
+
+    original = Learner.loss
+
+    def spoiled(self: Learner, batch: Any) -> Any:
+        loss = original(self, batch)
+        return loss * float("nan") if batch.step == step else loss
+
+    Learner.loss = spoiled  # type: ignore[method-assign]

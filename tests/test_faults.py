@@ -1,0 +1,357 @@
+"""What may happen to a run, and that nothing is lost; the long forms run with `pytest -m slow tests/test_faults.py`."""
+
+import dataclasses
+import json
+import os
+import random
+import shutil
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import processes
+import tiny
+from slotnorm import checkpoints
+from slotnorm.config import Experiment
+from slotnorm.documents import read_sealed, write_sealed
+from slotnorm.errors import DamagedFile, NoUsableCheckpoint, UserError
+from slotnorm.runs import Run
+from slotnorm.training import train
+from slotnorm.weights import unpack
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    tiny.build_scenes(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Run:
+    """A run of the tiny experiment that nothing happened to."""
+    return train(tiny.experiment(), tmp_path_factory.mktemp("unbroken"), data=data)
+
+
+def final(run: Run) -> dict[str, bytes]:
+    """Everything that a broken and an unbroken run must share, bit for bit."""
+    weights, optimizer = checkpoints.load(run.checkpoints, run.experiment.recipe.steps)
+    tensors = {**weights.tensors, **optimizer}
+    files = [path for path in run.path.rglob("*") if "pictures" not in path.parts]  # only the command line draws
+    return {
+        "metrics": (run.path / "metrics.jsonl").read_bytes(),
+        "experiment": (run.path / "experiment.json").read_bytes(),
+        "files": "\n".join(sorted(str(path.relative_to(run.path)) for path in files)).encode(),
+        **{name: tensor.numpy().tobytes() for name, tensor in tensors.items()},
+    }
+
+
+def assert_same(run: Run, unbroken: Run) -> None:
+    ours, theirs = final(run), final(unbroken)
+    assert ours.keys() == theirs.keys()
+    assert [name for name in ours if ours[name] != theirs[name]] == []
+
+
+def copy(run: Run, folder: Path) -> Run:
+    shutil.copytree(run.path, folder / run.name)
+    return Run.open(folder / run.name)
+
+
+def test_a_run_killed_after_any_system_call_of_a_save_resumes_to_the_same_bits(tmp_path: Path, data: Path) -> None:
+    """One run, killed at the first call of its next save, then at the second, and so on until a save has no more."""
+    experiment = tiny.experiment(steps=20, checkpoint_every=1, validate_every=100)
+    reference = train(experiment, tmp_path / "unbroken", data=data)
+    deaths = 0
+    for call in range(1, 100):
+        command = processes.train(experiment, tmp_path / "runs", data, fault=(processes.die_inside_save, 1, call))
+        if (code := command.wait()) == 0:
+            break
+        assert code == -signal.SIGKILL, command.said
+        deaths += 1
+    assert deaths > 25
+    assert_same(Run.open(tmp_path / "runs" / experiment.run_name), reference)
+
+
+def kill_at_random(experiment: Experiment, folder: Path, data: Path, kills: int, seed: int) -> Run:
+    """Half of the kills come inside a save, the others at any moment."""
+    chance = random.Random(seed)
+    for kill in range(kills):
+        if kill % 2:
+            fault = (processes.die_inside_save, chance.randint(1, 3), chance.randint(1, 30))
+            processes.train(experiment, folder, data, fault=fault).wait()
+        else:
+            command = processes.train(experiment, folder, data)
+            time.sleep(chance.uniform(0, 0.8))
+            command.process.kill()
+            command.wait()
+    last = processes.train(experiment, folder, data)
+    assert last.wait() == 0, last.said
+    return Run.open(folder / experiment.run_name)
+
+
+@pytest.mark.parametrize("norm", ["batch_norm"])
+def test_a_run_killed_at_random_moments_ends_with_the_same_bits(tmp_path: Path, data: Path, norm: str) -> None:
+    experiment = tiny.experiment(norm, steps=30, checkpoint_every=3)
+    reference = train(experiment, tmp_path / "unbroken", data=data)
+    assert_same(kill_at_random(experiment, tmp_path / "runs", data, kills=6, seed=0), reference)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("norm", ["weighted_mean", "weighted_sum", "batch_norm"])
+def test_a_run_killed_a_hundred_times_ends_with_the_same_bits(tmp_path: Path, data: Path, norm: str) -> None:
+    experiment = tiny.experiment(norm, steps=600, checkpoint_every=3)
+    reference = train(experiment, tmp_path / "unbroken", data=data)
+    assert_same(kill_at_random(experiment, tmp_path / "runs", data, kills=100, seed=1), reference)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
+def test_a_signal_saves_the_step_in_progress_and_the_run_resumes_to_the_same_bits(
+    tmp_path: Path, data: Path, unbroken: Run, number: signal.Signals, code: int
+) -> None:
+    experiment = tiny.experiment()
+    command = processes.train(experiment, tmp_path / "runs", data, fault=(slow_steps, 0.1))
+    metrics = tmp_path / "runs" / experiment.run_name / "metrics.jsonl"
+    command.until(lambda: metrics.exists() and metrics.read_bytes().count(b"\n") > 1)
+    command.send(number)
+    assert command.wait() == code, command.said
+    run = Run.open(tmp_path / "runs" / experiment.run_name)
+    assert f"stopped by {number.name} and saved at step {run.step} in" in command.said
+    assert 4 < run.step < 8, "the step in progress, not the last regular checkpoint"
+    assert_same(train(experiment, tmp_path / "runs", data=data), unbroken)
+
+
+def test_a_second_ctrl_c_exits_at_once_and_the_last_checkpoint_stands(tmp_path: Path, data: Path) -> None:
+    command = processes.train(tiny.experiment(steps=100_000), tmp_path / "runs", data, fault=(hang_in_step, 9))
+    command.until(lambda: "hanging" in command.said)
+    command.send(signal.SIGINT)
+    time.sleep(0.1)
+    command.send(signal.SIGINT)
+    assert command.wait(20) == 130, command.said
+    assert Run.open(tmp_path / "runs" / "toy-weighted_sum-1").record()["step"] == 8
+
+
+def slow_steps(seconds: float) -> None:
+    """Make every step last at least so long."""
+    from slotnorm.learner import Learner
+
+    original = Learner.loss
+
+    def slow(self: Learner, batch: Any) -> torch.Tensor:
+        time.sleep(seconds)
+        return original(self, batch)
+
+    Learner.loss = slow  # type: ignore[method-assign]
+
+
+def hang_in_step(step: int) -> None:
+    """Make one step last very long, as a huge model's would."""
+    from slotnorm.learner import Learner
+
+    original = Learner.loss
+
+    def slow(self: Learner, batch: Any) -> torch.Tensor:
+        if batch.step == step:
+            print("hanging", flush=True)
+            for _ in range(10_000):
+                time.sleep(0.01)
+        return original(self, batch)
+
+    Learner.loss = slow  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.999])
+def test_a_truncated_newest_checkpoint_is_named_and_passed_over(
+    tmp_path: Path, data: Path, unbroken: Run, share: float, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = copy(unbroken, tmp_path)
+    path = run.checkpoints / "step-12.safetensors"
+    os.truncate(path, int(share * path.stat().st_size))
+    again = train(run.experiment, tmp_path, data=data)
+    assert "damaged checkpoint" in (said := capfd.readouterr().err)
+    assert str(path) in said
+    assert "going on from step 8" in said
+    assert_same(again, unbroken)
+
+
+def test_twenty_truncations_and_two_hundred_flipped_bits_are_all_noticed(tmp_path: Path, unbroken: Run) -> None:
+    chance = random.Random(0)
+    folder = copy(unbroken, tmp_path).checkpoints
+    newest = sorted(folder.glob("step-12.*"))
+    assert len(newest) == 3
+    for trial in range(220):
+        path = newest[trial % 3]
+        content = path.read_bytes()
+        if trial < 20:
+            damaged = content[: len(content) * trial // 20]
+        else:
+            place = chance.randrange(len(content) * 8)
+            damaged = bytearray(content)
+            damaged[place // 8] ^= 1 << place % 8
+        path.write_bytes(damaged)
+        with pytest.raises(DamagedFile, match=path.name):
+            checkpoints.read_record(folder, 12)
+        record = checkpoints.newest(folder)
+        assert record is not None
+        assert record["step"] == 8
+        path.write_bytes(content)
+    assert checkpoints.read_record(folder, 12)["step"] == 12
+
+
+def test_one_flipped_bit_in_an_exported_file_is_noticed(tmp_path: Path, unbroken: Run) -> None:
+    path = unbroken.export(tmp_path / "model.safetensors")
+    content, chance = path.read_bytes(), random.Random(0)
+    for _ in range(100):
+        place = chance.randrange(len(content) * 8)
+        damaged = bytearray(content)
+        damaged[place // 8] ^= 1 << place % 8
+        path.write_bytes(damaged)
+        with pytest.raises(UserError, match=path.name):
+            unpack(path)
+
+
+def test_when_all_checkpoints_are_damaged_each_is_listed_and_nothing_deleted(
+    tmp_path: Path, data: Path, unbroken: Run
+) -> None:
+    run = copy(unbroken, tmp_path)
+    for path in run.checkpoints.glob("*.optimizer.safetensors"):
+        path.write_bytes(b"not tensors")
+    before = sorted(run.path.rglob("*"))
+    with pytest.raises(NoUsableCheckpoint) as refused:
+        train(run.experiment, tmp_path, data=data)
+    assert refused.value.exit_code == 4
+    assert "step-12.optimizer.safetensors has 11 bytes instead of" in str(refused.value)
+    assert "step-8.optimizer.safetensors has 11 bytes instead of" in str(refused.value)
+    assert sorted(run.path.rglob("*")) == before
+
+
+def test_a_checkpoint_of_another_run_is_refused_by_its_name(tmp_path: Path, data: Path, unbroken: Run) -> None:
+    other = train(tiny.experiment(seed=2, steps=16), tmp_path, data=data)
+    run = copy(unbroken, tmp_path)
+    for path in other.checkpoints.glob("step-16.*"):
+        shutil.copy(path, run.checkpoints)
+    with pytest.raises(UserError, match="belongs to another run, toy-weighted_sum-2"):
+        train(run.experiment, tmp_path, data=data)
+
+
+def test_a_record_under_another_step_is_noticed(tmp_path: Path, unbroken: Run) -> None:
+    folder = copy(unbroken, tmp_path).checkpoints
+    shutil.copy(folder / "step-8.json", folder / "step-12.json")
+    with pytest.raises(DamagedFile, match="is the record of step 8"):
+        checkpoints.read_record(folder, 12)
+
+
+def test_a_pickle_named_as_a_checkpoint_runs_nothing(tmp_path: Path, unbroken: Run) -> None:
+    run, proof = copy(unbroken, tmp_path), tmp_path / "executed"
+    pickle = b"cos\nsystem\n(S'touch " + str(proof).encode() + b"'\ntR."
+    for step in (8, 12):
+        path = run.checkpoints / f"step-{step}.safetensors"
+        path.write_bytes(pickle)
+        record = read_sealed(run.checkpoints / f"step-{step}.json")
+        record["files"][path.name] = {"sha256": checkpoints.files.sha256(path), "size": len(pickle)}
+        write_sealed(run.checkpoints / f"step-{step}.json", record)
+    with pytest.raises(DamagedFile, match="no safetensors file"):
+        run.model()
+    assert not proof.exists()
+
+
+def test_damaged_metrics_are_named_and_the_weights_go_on(
+    tmp_path: Path, data: Path, unbroken: Run, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = copy(unbroken, tmp_path)
+    metrics = run.path / "metrics.jsonl"
+    metrics.write_bytes(metrics.read_bytes().replace(b"loss", b"lost", 1))
+    longer = dataclasses.replace(run.experiment, recipe=dataclasses.replace(run.experiment.recipe, steps=14))
+    assert train(longer, tmp_path, data=data).step == 14
+    assert f"{metrics} is damaged before step 12" in capfd.readouterr().err
+
+
+def test_metrics_are_cut_back_to_the_checkpoint(tmp_path: Path, data: Path, unbroken: Run) -> None:
+    run = copy(unbroken, tmp_path)
+    for path in run.checkpoints.glob("step-12.*"):
+        path.unlink()
+    with open(run.path / "metrics.jsonl", "a") as file:
+        file.write('{"step": 12, "loss": 99}\n{"step": 14, "lo')
+    assert_same(train(run.experiment, tmp_path, data=data), unbroken)
+
+
+def test_a_full_disk_leaves_the_old_checkpoints_and_no_partial_file(tmp_path: Path, data: Path) -> None:
+    run = train(tiny.experiment(half_life=50, cosine_to=None), tmp_path, data=data)
+    before = {path: path.read_bytes() for path in run.checkpoints.iterdir()}
+    longer = tiny.experiment(half_life=50, cosine_to=None, steps=16)
+    size = min(len(content) for content in before.values()) + 8000
+    command = processes.train(longer, tmp_path, data, fault=(processes.limit_file_size, size))
+    assert command.wait() == 2, command.said
+    assert "cannot write" in command.said
+    assert "File too large; free some space" in command.said
+    assert "Traceback" not in command.said
+    assert {path: path.read_bytes() for path in run.checkpoints.iterdir()} == before
+    assert_same(train(longer, tmp_path, data=data), train(longer, tmp_path / "unbroken", data=data))
+
+
+def test_a_disk_full_of_metrics_says_so(tmp_path: Path, data: Path) -> None:
+    experiment = tiny.experiment(steps=1000, log_every=1, checkpoint_every=1000, validate_every=1000)
+    command = processes.train(experiment, tmp_path / "runs", data, fault=(processes.limit_file_size, 6000))
+    assert command.wait() == 2, command.said
+    assert "metrics.jsonl: File too large; free some space, then the same command continues" in command.said
+
+
+def test_a_read_only_folder_is_one_sentence(tmp_path: Path, data: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(UserError, match="cannot write to .*file.*Not a directory"):
+        train(tiny.experiment(), tmp_path / "file", data=data)
+
+
+def test_a_second_process_on_one_run_is_refused_and_a_dead_ones_lock_is_taken_over(tmp_path: Path, data: Path) -> None:
+    endless = tiny.experiment(steps=100_000)
+    first = processes.train(endless, tmp_path / "runs", data)
+    path = tmp_path / "runs" / endless.run_name
+    first.until(lambda: (path / "checkpoints" / "step-4.json").exists())
+    second = processes.train(endless, tmp_path / "runs", data)
+    assert second.wait() == 6
+    assert f"{path} is being written by process {first.pid} on" in second.said
+    first.process.kill()
+    assert first.wait() == -signal.SIGKILL
+    third = processes.train(endless, tmp_path / "runs", data)
+    third.until(lambda: "resuming" in third.said)
+    assert f"{path} was left by process {first.pid} on" in third.said
+    third.send(signal.SIGTERM)
+    assert third.wait() == 143
+    assert not (path / ".lock").exists()
+
+
+def test_a_loss_that_is_not_finite_never_reaches_the_weights(tmp_path: Path, data: Path) -> None:
+    experiment = tiny.experiment("batch_norm")
+    command = processes.train(experiment, tmp_path / "runs", data, fault=(processes.spoil_loss, 9))
+    assert command.wait() == 5, command.said
+    assert "the loss is nan at step 9" in command.said
+    run = Run.open(tmp_path / "runs" / experiment.run_name)
+    assert run.record()["step"] == 8
+    assert all(tensor.isfinite().all() for tensor in run.weights().tensors.values())
+
+
+def test_weights_that_are_not_finite_are_not_saved(tmp_path: Path, data: Path) -> None:
+    experiment = tiny.experiment(learning_rate=1e38, warmup_steps=0, clip=None, steps=1)
+    with pytest.raises(UserError, match="is not finite and is not saved"):
+        train(experiment, tmp_path, data=data)
+    assert checkpoints.committed(tmp_path / experiment.run_name / "checkpoints") == []
+
+
+def test_files_that_a_crash_left_behind_are_removed_by_the_next_save(tmp_path: Path, data: Path, unbroken: Run) -> None:
+    run = copy(unbroken, tmp_path)
+    for path in run.checkpoints.glob("step-12.*"):
+        path.unlink()
+    (run.checkpoints / ".step-12.safetensors.4711.tmp").write_bytes(b"half")
+    (run.checkpoints / "step-11.safetensors").write_bytes(b"no record")
+    assert_same(train(run.experiment, tmp_path, data=data), unbroken)
+
+
+def test_metrics_lines_are_json_and_do_not_depend_on_time(unbroken: Run) -> None:
+    lines = (unbroken.path / "metrics.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert [row["step"] for row in rows] == [2, 4, 6, 6, 8, 10, 12, 12]
+    assert set(rows[0]) == {"step", "loss", "gradient_norm", "learning_rate"}
+    assert set(rows[-1]["validation"]) == {f"{name}@{slots}" for name in ("f_ari", "ari", "l2") for slots in (4, 12)}
