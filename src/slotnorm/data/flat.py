@@ -109,11 +109,11 @@ def _factor(shape: int, rotation: float, x: Floats, y: Floats) -> Floats:
 def _paint(arranged: Arrangement, objects: Objects) -> NDArray[np.uint8]:
     """The image (size, size, 3): the mean of its samples' colours."""
     outlined = np.concatenate([[False], objects.material == OUTLINED])
-    owner, height = arranged.owner, np.where(arranged.owner, arranged.depth, 0)
+    owner, height = arranged.owner.astype(np.int64), np.where(arranged.owner, arranged.depth, 0)
     dark = outlined[owner] & (height % 1 < _INNER / 2)
     table = np.array([BACKGROUND, *(list(COLORS.values())[color - 1] for color in objects.color)], np.float32)
     table = np.concatenate([table, _INNER_LIGHT * table])
-    shades = table[owner + dark * np.uint8(len(objects) + 1)]
+    shades = table[owner + (len(objects) + 1) * dark]
     mean: Floats = np.add.reduce(shades, axis=0) / SAMPLES
     return np.rint(mean).astype(np.uint8)
 

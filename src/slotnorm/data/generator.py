@@ -139,13 +139,10 @@ def render(spec: SceneSpec, indices: Iterable[int]) -> dict[str, NDArray[Any]]:
     drawings = [_draw(spec, request, index) for index in indices]
     chunk = {name: np.zeros((len(drawings), *shape), dtype) for name, (shape, dtype) in fields(spec).items()}
     for row, drawing in enumerate(drawings):
-        chunk["images"][row], chunk["labels"][row], chunk["counts"][row] = (
-            drawing.image,
-            drawing.labels,
-            len(drawing.objects),
-        )
+        count = len(drawing.objects)
+        chunk["images"][row], chunk["labels"][row], chunk["counts"][row] = drawing.image, drawing.labels, count
         for name in (*_CODES, *_NUMBERS):
-            chunk[name][row, : len(drawing.objects)] = getattr(drawing.objects, name)
+            chunk[name][row, :count] = getattr(drawing.objects, name)
     return chunk
 
 
@@ -161,7 +158,7 @@ def fields(spec: SceneSpec) -> dict[str, tuple[tuple[int, ...], str]]:
 
 def _draw(spec: SceneSpec, request: Request, index: int) -> Drawing:
     random = randomness.generator(spec.seed, "scene", index)
-    count = int(random.integers(spec.objects[0], spec.objects[1], endpoint=True))
+    count = int(random.integers(*spec.objects, endpoint=True))
     for _ in range(ARRANGEMENTS):
         drawing = STYLES[spec.style].draw(request, random, count)
         if drawing is not None:
@@ -182,7 +179,8 @@ def build(
     In `jobs` processes: None is one a core, or just this one when there is little to do. `start` are finished scenes of
     the same spec, which are copied instead of drawn again.
     """
-    style = STYLES[spec.style]
+    style, most = STYLES[spec.style], spec.objects[1]
+    render(dataclasses.replace(spec, objects=(most, most)), [0])  # refuses the impossible before anything is written
     names = {"shape": style.shapes, "size": style.sizes, "material": style.materials, "color": style.colors}
     builder = Builder(directory, fields(spec), num, spec.provenance(), properties=names)
     with builder, Progress("scenes", num, builder.done) as progress:

@@ -160,7 +160,8 @@ _INTERVALS = {CUBE: _cube, SPHERE: _sphere, CYLINDER: _cylinder}
 
 def corners(solids: list[Solid]) -> Floats:
     """The corners (3, solids, 8) of boxes that hold the solids."""
-    x, y, radius, cosine, sine = np.array([(s.x, s.y, s.radius, s.cosine, s.sine) for s in solids]).T[:, :, None]
+    values = np.array([(s.x, s.y, s.radius, s.cosine, s.sine) for s in solids]).reshape(-1, 5)
+    x, y, radius, cosine, sine = values.T[:, :, None]
     along, across, height = radius * _CORNERS[:, None, :]
     found = np.empty((3, len(solids), 8))
     found[0] = x + cosine * along - sine * across
@@ -223,5 +224,5 @@ def pairs_on_the_way(solids: list[Solid], lamp: Floats) -> list[tuple[int, int]]
     square = dot(beams, beams)
     length = np.sqrt(square)
     along = dot(beams[:, :, None], (beams / length)[:, None, :])
-    close = (square[:, None] - along * along < (balls[:, None] + balls) ** 2) & (along < length)
+    close = (square[:, None] - along * along < (balls[:, None] + balls) ** 2) & (along < length + balls)
     return [(j, i) for j, i in np.argwhere(close).tolist() if j != i]

@@ -20,13 +20,11 @@ LAMPS, LAMP_JITTER = np.array([[-5.2, -4.6, 7.2], [7.0, -3.0, 4.2]]).T, 1.0  # k
 POWERS, POWER_JITTER = np.array([0.95, 0.28]), 0.1
 
 # CLEVR's colours as they shall appear in white light
-_COLORS = {
+COLORS = {
     "gray": (87, 87, 87), "red": (173, 35, 35), "blue": (42, 75, 215), "green": (29, 105, 20),
     "brown": (129, 74, 25), "purple": (129, 38, 192), "cyan": (41, 208, 208), "yellow": (255, 238, 51),
 }  # fmt: skip
-_ALBEDO: Floats = (
-    np.array([(0.0, 0.0, 0.0), *(_COLORS[name] for name in CLEVR_PROPERTIES["color"])], np.float32).T / 255
-)
+_ALBEDO: Floats = np.array([(0.0, 0.0, 0.0), *(COLORS[name] for name in CLEVR_PROPERTIES["color"])], np.float32).T / 255
 _ALBEDO *= _ALBEDO
 
 
