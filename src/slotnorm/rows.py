@@ -4,15 +4,10 @@ In memory -1 stands for an integer that a row does not have (`image` and `object
 factors of a model without an experiment); in CSV such a cell is empty. A value that is not defined (F-ARI of an image
 without foreground) is NaN. Texts are held as numbers with a list of the texts beside them: millions of rows fit.
 
-A file is an ordinary compressed .npz without pickles, which NumPy alone can open. Its zip comment is the SHA-256 of
-everything before it: any altered bit is found before anything is parsed.
+Files are sealed: see `archives.py`.
 """
 
 import csv
-import hashlib
-import io
-import json
-import zipfile
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from slotnorm import files
+from slotnorm import archives, files
 from slotnorm.errors import DamagedFile, UserError, nearest
 
 MISSING = -1
@@ -35,9 +30,6 @@ _INTEGERS: dict[str, Any] = {
 }  # fmt: skip
 
 _FORMAT = 1
-_SEAL = b"sha256:"
-_DIGEST_LENGTH = 64
-_MOST_BYTES = 1 << 31  # of a file once unpacked: 30 million rows; more is not a file of ours
 
 
 class Rows:
@@ -142,33 +134,29 @@ class Rows:
     def save(self, path: str | Path, header: Mapping[str, Any] | None = None) -> None:
         """Write the rows, whole or not at all; `header` (default: the rows' own) must be plain JSON values."""
         content = {"format": _FORMAT, "header": dict(self.header if header is None else header)}
-        arrays: dict[str, NDArray[Any]] = {"header": _bytes(json.dumps(content, sort_keys=True, allow_nan=False))}
+        arrays: dict[str, NDArray[Any]] = {"header": archives.as_text(content)}
         for name, column in self._columns.items():
             if isinstance(column, _Texts):
-                arrays[f"{name}_names"] = _bytes(json.dumps(column.names))
+                arrays[f"{name}_names"] = archives.as_text(column.names)
                 arrays[name] = column.codes
             else:
                 arrays[name] = column
-        files.write(Path(path), _seal(arrays))
+        archives.write_arrays(Path(path), arrays)
 
     @staticmethod
     def load(path: str | Path) -> "Rows":
         """Read a file of `save`; anything else than what was written is a DamagedFile."""
         path = Path(path)
+        arrays = archives.read_arrays(path)
         try:
-            written = path.read_bytes()
-        except OSError as error:
-            raise UserError(f"cannot read the rows in {path}: {error.strerror or error}") from error
-        arrays = _unseal(written, path)
-        try:
-            content = json.loads(arrays["header"].tobytes())
+            content = archives.from_text(arrays["header"])
             if content["format"] != _FORMAT:
                 raise UserError(
-                    f"{path} has rows in format {content['format']}, this slotnorm reads {_FORMAT}; evaluate the run again"
+                    f"{path} has rows in format {content['format']}, this slotnorm reads {_FORMAT}; evaluate anew"
                 )
             columns: dict[str, Any] = {name: arrays[name] for name in COLUMNS}
             for name in _TEXTS:
-                columns[name] = _Texts(arrays[name], json.loads(arrays[f"{name}_names"].tobytes()))
+                columns[name] = _Texts(arrays[name], archives.from_text(arrays[f"{name}_names"]))
             return Rows(content["header"], **columns)
         except (KeyError, ValueError, TypeError, IndexError, RecursionError) as error:
             if isinstance(error, UserError):
@@ -275,34 +263,3 @@ def _frozen(array: NDArray[Any]) -> NDArray[Any]:
 
 def _cell(entry: int) -> int | str:
     return "" if entry == MISSING else entry
-
-
-def _bytes(text: str) -> NDArray[np.uint8]:
-    return np.frombuffer(text.encode(), dtype=np.uint8)
-
-
-def _seal(arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, array in arrays.items():
-            with archive.open(f"{name}.npy", "w") as member:
-                np.lib.format.write_array(member, np.ascontiguousarray(array), allow_pickle=False)
-        archive.comment = _SEAL + b"0" * _DIGEST_LENGTH
-    content = buffer.getvalue()[:-_DIGEST_LENGTH]
-    return content + hashlib.sha256(content).hexdigest().encode()
-
-
-def _unseal(written: bytes, path: Path) -> dict[str, NDArray[Any]]:
-    content, digest = written[:-_DIGEST_LENGTH], written[-_DIGEST_LENGTH:]
-    if not content.endswith(_SEAL) or hashlib.sha256(content).hexdigest().encode() != digest:
-        raise DamagedFile(f"{path} is not the file of rows that was written; delete it and evaluate the run again")
-    try:
-        with zipfile.ZipFile(io.BytesIO(written)) as archive:
-            if (size := sum(member.file_size for member in archive.infolist())) > _MOST_BYTES:
-                raise DamagedFile(f"{path} would unpack to {size} bytes: not a file of rows")
-        with np.load(io.BytesIO(written), allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files}
-    except (ValueError, OSError, EOFError, MemoryError, zipfile.BadZipFile) as error:
-        if isinstance(error, DamagedFile):
-            raise
-        raise DamagedFile(f"{path} is sealed but is no file of rows ({error}); evaluate the run again") from error
