@@ -19,7 +19,7 @@ SOURCE = ROOT / "src" / "slotnorm"
 # Data flows down this list, and a room imports only from rooms above it or from itself. A new module is placed here.
 ROOMS = [
     "errors",
-    "randomness files progress allocator plugins documents distributed",
+    "randomness files archives progress allocator plugins documents distributed",
     "config experiments",
     "data",
     "metrics targets",
@@ -27,9 +27,9 @@ ROOMS = [
     "slot_attention",
     "theory",
     "models",
-    "segmentation rows",
+    "segmentation rows weights",
     "evaluation validation binding diagnosis",
-    "weights checkpoints signals runs",
+    "checkpoints signals runs run_rows",
     "schedule learner training",
     "sweep commands",
     "report",

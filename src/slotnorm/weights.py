@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def pack(weights: Weights) -> bytes:
         "step": weights.step,
         "experiment": to_document(weights.experiment),
         "facts": weights.facts,
-        "sha256_of_tensors": _hash(tensors),
+        "sha256_of_tensors": fingerprint(tensors),
     }
     text = canonical(description).decode()
     return safetensors_torch.save(tensors, metadata={_KEY: text, "sha256_of_description": digest(description)})
@@ -55,7 +56,7 @@ def unpack(path: Path) -> Weights:
     try:
         description = json.loads(metadata[_KEY])
         whole = digest(description) == metadata.get("sha256_of_description")
-        whole = whole and description["sha256_of_tensors"] == _hash(tensors)
+        whole = whole and description["sha256_of_tensors"] == fingerprint(tensors)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DamagedFile(f"{path} is damaged: its description cannot be read ({error})") from error
     if not whole:
@@ -108,10 +109,10 @@ def export(weights: Weights, path: Path, card: str) -> None:
     files.write(path.with_suffix(".md"), f"{card}\nSHA-256 of `{path.name}`: `{sha256}`\n".encode())
 
 
-def _hash(tensors: dict[str, Tensor]) -> str:
+def fingerprint(tensors: Mapping[str, Tensor]) -> str:
     """SHA-256 over names, types, shapes and bytes, in the order of names."""
     sha256 = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
         sha256.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
-        sha256.update(tensor.contiguous().flatten().view(torch.uint8).numpy().data)
+        sha256.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return sha256.hexdigest()
