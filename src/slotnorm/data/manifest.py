@@ -27,6 +27,7 @@ HEADER = 128  # bytes before the first row of every file
 
 _DTYPES = {"uint8": "|u1", "uint16": "<u2", "int32": "<i4", "float16": "<f2", "float32": "<f4"}
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")  # a field's name is its file's name: no separators, no dots
+_HEXADECIMAL = re.compile(r"[0-9a-f]*")
 _BLOCK_BYTES = 1 << 20  # a random batch of 64 then reads 64 MB when all its blocks are new, 6 ms for the CRC
 _MAX_ROWS_PER_BLOCK = 1 << 16
 _MAX_MANIFEST = 1 << 26  # bytes; 64 MiB of checksums describe more than 8 TiB of scenes
@@ -199,4 +200,4 @@ def _is_count(value: Any) -> bool:
 
 
 def _is_hexadecimal(value: Any, length: int) -> bool:
-    return isinstance(value, str) and len(value) == length and set(value) <= set("0123456789abcdef")
+    return isinstance(value, str) and len(value) == length and _HEXADECIMAL.fullmatch(value) is not None

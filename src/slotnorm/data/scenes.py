@@ -60,8 +60,9 @@ class Column:
 
     def verify(self, index: NDArray[np.int64]) -> None:
         """Check the blocks of these rows that were not read before."""
-        blocks = index // self.field.rows_per_block
-        for block in np.unique(blocks[self._new[blocks]]).tolist():
+        touched = np.zeros_like(self._new)
+        touched[index // self.field.rows_per_block] = True
+        for block in np.flatnonzero(touched & self._new).tolist():
             first = block * self.field.rows_per_block
             # copied, which other threads need not wait for, as they would for a checksum that reads from the disk
             rows = self.rows[first : first + self.field.rows_per_block].copy()
