@@ -1,0 +1,80 @@
+"""How a normalization and a metric look wherever they are shown: order, label, colour, marker, line.
+
+The registry is the one list: a normalization's place in it decides its colour and marker, its `label` and `keeps_mass`
+the rest. A new class is drawn without a change here.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from slotnorm.normalization import normalizations
+
+TEXT = "#1a1a1a"
+GRID = "#e3e3e3"
+
+# Okabe and Ito's colours, which people with colour-blind eyes can tell apart; yellow is left out, white paper eats it
+_COLORS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#5C5C5C", "#8C6D1F")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+
+
+class Look(NamedTuple):
+    """How one normalization is drawn."""
+
+    label: str
+    color: str
+    marker: str
+    dashed: bool
+    """Lines of normalizations whose codes lose the mass are dashed, so that no colour need be told apart."""
+
+
+class Measure(NamedTuple):
+    """How one metric is shown."""
+
+    label: str
+    higher_is_better: bool
+    decimals: int = 3
+
+    @property
+    def arrow(self) -> str:
+        return "↑" if self.higher_is_better else "↓"
+
+
+_MEASURES = {
+    "f_ari": Measure("F-ARI", True),
+    "ari": Measure("ARI", True),
+    "mbo": Measure("mBO", True),
+    "miou": Measure("mIoU", True),
+    "l2": Measure("ℓ² loss", False, 4),
+    "ap@inf": Measure("mAP@∞", True),
+    "ap@1": Measure("mAP@1.0", True),
+    "ap@0.5": Measure("mAP@0.5", True),
+    "ap@0.25": Measure("mAP@0.25", True),
+    "ap@0.125": Measure("mAP@0.125", True),
+}
+
+AVERAGE_PRECISIONS = ("ap@1", "ap@0.5", "ap@0.25", "ap@0.125")  # the distances of the paper's figures
+
+
+def measure(metric: str) -> Measure:
+    """How the metric is shown; one that is not known by its own name, higher is better."""
+    return _MEASURES.get(metric, Measure(metric, True))
+
+
+def looks(norms: Iterable[str]) -> dict[str, Look]:
+    """How each of these normalizations is drawn, in the registry's order.
+
+    One that is not registered (a plugin that was not given) comes after the rest, under its own name.
+    """
+    registry, asked = normalizations(), set(norms)
+    found = {}
+    for place, norm in enumerate([*registry, *sorted(asked.difference(registry))]):
+        if norm in asked:
+            scheme = registry.get(norm)
+            label, dashed = (scheme.label, not scheme.keeps_mass) if scheme else (norm, False)
+            found[norm] = Look(label, _COLORS[place % len(_COLORS)], _MARKERS[place % len(_MARKERS)], dashed)
+    return found
+
+
+def ordered(norms: Iterable[str]) -> list[str]:
+    """Normalizations in the registry's order, then the unregistered by name."""
+    return list(looks(norms))

@@ -1,0 +1,204 @@
+"""Curves as data: a score against the number of slots or of objects, median and range over seeds, and every run."""
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slotnorm.report.appearance import AVERAGE_PRECISIONS, measure
+from slotnorm.report.scores import RunScores, spread
+from slotnorm.report.sections import Section
+
+Against = Literal["slots", "objects"]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One normalization's scores at the points x (n,)."""
+
+    x: NDArray[np.int64]
+    median: NDArray[np.float64]
+    low: NDArray[np.float64]
+    """The least of the runs at each point; NaN where no run has a value."""
+    high: NDArray[np.float64]
+    deviation: NDArray[np.float64]
+    count: NDArray[np.int64]
+    """Runs with a value at each point."""
+    runs: Mapping[str, NDArray[np.float64]]
+    """Every run's own values, by name."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One plot: a metric against one number, a curve for each normalization."""
+
+    metric: str
+    source: str
+    against: Against
+    datasets: tuple[str, ...]
+    slots: int | None
+    """K, where objects vary."""
+    curves: Mapping[str, Curve]
+    """By normalization, in the registry's order."""
+    train_slots: int
+    train_objects: int
+
+    @property
+    def title(self) -> str:
+        label = measure(self.metric)
+        where = ", ".join(self.datasets)
+        at = f", {self.slots} slots" if self.slots is not None else ""
+        return f"{label.label} ({label.arrow}) on {where}{at}"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Panels in rows, drawn with one legend."""
+
+    name: str
+    """For files."""
+    title: str
+    caption: str
+    rows: tuple[tuple[Panel, ...], ...]
+    counts: Mapping[str, str]
+    """By normalization: how many runs, "3 of 5 runs" where some failed and are left out."""
+
+
+def curve(
+    runs: Sequence[RunScores],
+    metric: str,
+    dataset: str | Sequence[str],
+    against: Against = "slots",
+    slots: int | None = None,
+    source: str = "masks",
+) -> Curve:
+    """The curve of some runs of one normalization.
+
+    Against `slots` it is over all scenes of `dataset`. Against `objects` it is at K `slots`; of several sets the last
+    one that has scenes with that many objects is read, so that sets which overlap are not mixed.
+    """
+    sets = (dataset,) if isinstance(dataset, str) else tuple(dataset)
+    if against == "slots":
+        points = sorted({point for run in runs for point in run.slots(sets[-1], metric, source)})
+        values = {run.name: [run.mean(sets[-1], metric, k, source=source).value for k in points] for run in runs}
+    else:
+        home = homes(runs, metric, sets, source)
+        points = sorted(home)
+        at = -1 if slots is None else slots
+        values = {run.name: [run.mean(home[o], metric, at, o, source).value for o in points] for run in runs}
+        seen = [any(value[i] == value[i] for value in values.values()) for i in range(len(points))]
+        points = [point for point, kept in zip(points, seen, strict=True) if kept]
+        values = {name: [one for one, kept in zip(value, seen, strict=True) if kept] for name, value in values.items()}
+    return _curve(points, values)
+
+
+def homes(runs: Iterable[RunScores], metric: str, sets: Sequence[str], source: str = "masks") -> dict[int, str]:
+    """For each object count the last of the sets that has such scenes: where its score is read."""
+    several = list(runs)
+    return {count: name for name in sets for run in several for count in run.objects(name, metric, source)}
+
+
+def _curve(points: Sequence[int], values: Mapping[str, Sequence[float]]) -> Curve:
+    spreads = [spread(value[i] for value in values.values()) for i in range(len(points))]
+
+    def column(name: str, dtype: Any = np.float64) -> NDArray[Any]:
+        return np.asarray([getattr(one, name) for one in spreads], dtype=dtype)
+
+    return Curve(
+        np.asarray(points, dtype=np.int64), column("median"), column("low"), column("high"), column("deviation"),
+        column("runs", np.int64), {name: np.asarray(value, dtype=np.float64) for name, value in values.items()},
+    )  # fmt: skip
+
+
+def figures(section: Section, kept: Section | None = None) -> list[Figure]:
+    """The paper's figures of a section: F-ARI and ARI, then l2, or F-ARI and average precision.
+
+    `kept` is the section without its failed runs, when those are to be left out.
+    """
+    shown = kept or section
+    counts = {norm: runs_of(section, norm, kept is not None) for norm in section.norms}
+    name = section.title if kept is None else f"{section.title} without failed runs"
+
+    def figure(kind: str, caption: str, rows: Sequence[Sequence[Panel]]) -> Figure:
+        full = tuple(panels for row in rows if (panels := tuple(panel for panel in row if panel.curves)))
+        return Figure(f"{name} {kind}", f"{section.title} {section.factors}", caption, full, counts)
+
+    trained = f"Models trained on at most {section.train_objects} objects with {section.train_slots} slots."
+    metrics, made = section.metrics(), []
+    if "f_ari" in metrics or "ari" in metrics:
+        rows = [_row(shown, metric) for metric in ("f_ari", "ari") if metric in metrics]
+        made.append(figure("segmentation", f"Segmentation against slots and objects. {trained}", rows))
+    if _has_attention(section):
+        rows = [_row(shown, metric, "attention") for metric in ("f_ari", "ari") if metric in metrics]
+        made.append(figure("attention", f"The same from attention instead of decoder masks. {trained}", rows))
+    if "l2" in metrics:
+        rows = [_row(shown, "l2")]
+        made.append(figure("reconstruction", f"Reconstruction loss against slots and objects. {trained}", rows))
+    if precisions := [metric for metric in AVERAGE_PRECISIONS if metric in metrics]:
+        for dataset in section.sets:
+            panels = [_panel(shown, metric, (dataset,)) for metric in precisions]
+            rows = [panels[:2], panels[2:]]
+            made.append(figure(f"precision {dataset}", f"Mean average precision at four distances. {trained}", rows))
+    return [one for one in made if one.rows]
+
+
+def runs_of(section: Section, norm: str, leave_out: bool) -> str:
+    """How many runs of a normalization are shown: "5 runs", or "3 of 5 runs" when failed ones are left out."""
+    runs = section.of(norm)
+    kept = [run for run in runs if not run.failed]
+    if leave_out and len(kept) < len(runs):
+        return f"{len(kept)} of {len(runs)} runs"
+    return f"{len(runs)} run{'s' * (len(runs) != 1)}"
+
+
+def _row(section: Section, metric: str, source: str | None = None) -> list[Panel]:
+    """A metric on each set against slots, and against objects."""
+    panels = [_panel(section, metric, (dataset,), source=source) for dataset in section.sets]
+    if section.object_counts():
+        panels.append(_panel(section, metric, section.sets, section.object_slots, source))
+    return panels
+
+
+def _panel(
+    section: Section, metric: str, sets: tuple[str, ...], slots: int | None = None, source: str | None = None
+) -> Panel:
+    source = source or section.source(metric)
+    against: Against = "slots" if slots is None else "objects"
+    if against == "objects":
+        used = set(homes(section.everyone, metric, sets, source).values())
+        sets = tuple(name for name in sets if name in used)
+    curves = {norm: curve(section.of(norm), metric, sets, against, slots, source) for norm in section.norms}
+    shown = {norm: one for norm, one in curves.items() if one.count.any()}
+    return Panel(metric, source, against, sets, slots, shown, section.train_slots, section.train_objects)
+
+
+def _has_attention(section: Section) -> bool:
+    """Whether F-ARI was read from attention beside the masks."""
+    return any(run.sources("f_ari") == ["masks", "attention"] for run in section.everyone)
+
+
+def to_csv(labelled: Iterable[tuple[str, str, Figure]]) -> str:
+    """The data of (section, which runs, figure), one line a point of a curve."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    columns = ("median", "low", "high", "deviation", "count")
+    writer.writerow(
+        ["section", "runs", "norm", "metric", "source", "datasets", "slots", "against", "x", *columns, "values"]
+    )
+    for section, which, figure in labelled:
+        for panel in (panel for row in figure.rows for panel in row):
+            for norm, one in panel.curves.items():
+                at = "" if panel.slots is None else panel.slots
+                head = [section, which, norm, panel.metric, panel.source, " ".join(panel.datasets), at, panel.against]
+                for i, x in enumerate(one.x.tolist()):
+                    single = " ".join(_number(values[i]) for values in one.runs.values())
+                    writer.writerow([*head, x, *(_number(getattr(one, name)[i]) for name in columns), single])
+    return buffer.getvalue()
+
+
+def _number(value: Any) -> str:
+    return "" if value != value else f"{value:.6g}"

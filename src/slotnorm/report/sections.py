@@ -1,0 +1,202 @@
+"""Runs that may be compared: a section holds those that differ in normalization and seed alone."""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from slotnorm import experiments
+from slotnorm.documents import differences, to_document
+from slotnorm.errors import UserError
+from slotnorm.report.appearance import ordered
+from slotnorm.report.scores import RunScores
+
+_PAPER_HIGH_SLOTS = 21  # of the paper's pictures
+_HIGH_FACTOR = 3
+
+
+@dataclass(frozen=True)
+class Section:
+    """One study's runs, and what its figures show."""
+
+    title: str
+    """The study's name, with what tells it apart where two sections share the name."""
+    study: str
+    runs: tuple[RunScores, ...]
+    beside: tuple[RunScores, ...] = ()
+    """Runs of another study that are drawn in the same figures."""
+    sets: tuple[str, ...] = ()
+    """Test sets, few objects first."""
+    where: str = ""
+    """In the paper."""
+    changes: tuple[str, ...] = ()
+    """Where its experiment is not the registered one: "recipe.steps 20 instead of 6000"."""
+
+    @property
+    def everyone(self) -> tuple[RunScores, ...]:
+        """Its own runs and those beside."""
+        return (*self.beside, *self.runs)
+
+    @cached_property
+    def norms(self) -> list[str]:
+        """Normalizations of all runs, in the registry's order."""
+        return ordered(run.norm for run in self.everyone)
+
+    def of(self, norm: str) -> list[RunScores]:
+        """The runs with a normalization."""
+        return [run for run in self.everyone if run.norm == norm]
+
+    @property
+    def train_slots(self) -> int:
+        return self.runs[0].train_slots
+
+    @property
+    def train_objects(self) -> int:
+        return self.runs[0].train_objects
+
+    @property
+    def factors(self) -> str:
+        """(O, K), the paper's annotation."""
+        return f"({self.train_objects if self.train_objects > 0 else '?'}, {self.train_slots})"
+
+    @property
+    def object_slots(self) -> int:
+        """K of the panels over object counts: one slot more than the most objects, as the paper's 11 on CLEVR10."""
+        return self.nearest_slots(max(self.object_counts(), default=self.train_slots) + 1)
+
+    @property
+    def high_slots(self) -> int:
+        """K of pictures and tables with many slots: three times the training K, at most the paper's 21."""
+        highest = _HIGH_FACTOR * self.train_slots
+        return self.nearest_slots(min(highest, max(_PAPER_HIGH_SLOTS, self.train_slots)))
+
+    def slots(self, dataset: str | None = None) -> list[int]:
+        """Every K that some run was evaluated with, on a set or on all of the section's."""
+        sets = self.sets if dataset is None else (dataset,)
+        found = {
+            int(slots)
+            for run in self.everyone
+            for (name, _, _), tally in run.tallies.items()
+            if name in sets
+            for slots in set(tally.slots.tolist())
+        }
+        return sorted(found)
+
+    def nearest_slots(self, wanted: int) -> int:
+        """`wanted`, or the next larger K that was evaluated, or the largest one."""
+        known = self.slots() or [wanted]
+        return min((slots for slots in known if slots >= wanted), default=known[-1])
+
+    def object_counts(self) -> list[int]:
+        """Object counts of the scenes of its sets."""
+        found = {
+            count
+            for run in self.everyone
+            for dataset, source, metric in run.tallies
+            if dataset in self.sets
+            for count in run.objects(dataset, metric, source)
+        }
+        return sorted(found)
+
+    def metrics(self) -> set[str]:
+        return {metric for run in self.everyone for dataset, _, metric in run.tallies if dataset in self.sets}
+
+    def source(self, metric: str) -> str:
+        """Where the metric's headline values are read from: masks, or attention where there are no masks."""
+        found = {source for run in self.everyone for source in run.sources(metric)}
+        return "masks" if "masks" in found or not found else sorted(found)[0]
+
+    @property
+    def failures(self) -> int:
+        """How many runs failed by the rule."""
+        return sum(run.failed is True for run in self.everyone)
+
+    def without_failed(self) -> "Section":
+        """The same with the runs that did not fail."""
+        return dataclasses.replace(
+            self,
+            runs=tuple(run for run in self.runs if not run.failed),
+            beside=tuple(run for run in self.beside if not run.failed),
+        )
+
+
+def divide(runs: Iterable[RunScores]) -> list[Section]:
+    """Sections of runs whose experiments are the same but for normalization and seed, in the order of the registry.
+
+    A run says its experiment in `facts["experiment"]`, a document; rows that come without are told apart by what the
+    columns say.
+    """
+    groups: list[tuple[dict[str, Any], list[RunScores]]] = []
+    for run in runs:
+        shared = _shared(run)
+        members = next((members for known, members in groups if known == shared), None)
+        if members is None:
+            groups.append((shared, [run]))
+        else:
+            members.append(run)
+    known = list(experiments.studies())
+    groups.sort(
+        key=lambda group: (known.index(group[0]["name"]) if group[0]["name"] in known else len(known), group[0]["name"])
+    )
+    sections = [_section(shared, members, groups) for shared, members in groups]
+    return [_with_runs_beside(section, sections) for section in sections]
+
+
+def _shared(run: RunScores) -> dict[str, Any]:
+    """What the run has in common with those it may be compared with."""
+    document = run.facts.get("experiment")
+    if not isinstance(document, dict):
+        name = run.name.removesuffix(f"-{run.norm}-{run.seed}")
+        return {"name": name, "max_objects": run.train_objects, "slots": run.train_slots}
+    return {name: value for name, value in document.items() if name not in ("norm", "seed")}
+
+
+def _section(shared: dict[str, Any], runs: list[RunScores], groups: Sequence[tuple[dict[str, Any], Any]]) -> Section:
+    twins: dict[tuple[str, int], RunScores] = {}
+    for run in runs:
+        if (other := twins.setdefault((run.norm, run.seed), run)) is not run:
+            places = " and ".join(str(one.facts.get("path", one.name)) for one in (other, run))
+            raise UserError(f"{places} are both {shared['name']} with {run.norm} and seed {run.seed}; give one of them")
+    name = str(shared["name"])
+    others = [other for other, _ in groups if other["name"] == name and other is not shared]
+    apart = {field: old for other in others for field, old, _ in differences(shared, other)}
+    title = name + (f" ({', '.join(f'{field} {value}' for field, value in apart.items())})" if apart else "")
+    study = experiments.studies().get(name)
+    order = ordered(run.norm for run in runs)
+    runs = sorted(runs, key=lambda run: (order.index(run.norm), run.seed))
+    where, changes = (study.where, _changes(study, shared)) if study else ("", ())
+    return Section(title, name, tuple(runs), sets=_sets(name, runs), where=where, changes=changes)
+
+
+def _changes(study: experiments.Study, shared: dict[str, Any]) -> tuple[str, ...]:
+    """How these runs were trained otherwise than the registered study."""
+    registered = to_document(study.experiment)
+    if shared.keys() < registered.keys() - {"norm", "seed"}:  # rows that do not say their experiment
+        registered = {name: registered[name] for name in shared}
+    changed = [one for one in differences(registered, shared) if one[0] not in ("norm", "seed")]
+    return tuple(f"{field} {new} instead of {old}" for field, old, new in changed)
+
+
+def _sets(name: str, runs: Sequence[RunScores]) -> tuple[str, ...]:
+    """The study's test sets that were evaluated, then others by the number of objects; not those of a transfer."""
+    study = experiments.studies().get(name)
+    found = {dataset for run in runs for dataset in run.datasets}
+    own = [test.name for test in study.tests if test.name in found] if study else []
+    elsewhere = {transfer.test.name for transfer in experiments.transfers().values()}
+
+    def most_objects(dataset: str) -> int:
+        counts = [
+            run.objects(dataset, metric, source) for run in runs for d, source, metric in run.tallies if d == dataset
+        ]
+        return max((max(count) for count in counts if count), default=0)
+
+    rest = sorted(found.difference(own, elsewhere), key=lambda dataset: (most_objects(dataset), dataset))
+    return (*own, *rest)
+
+
+def _with_runs_beside(section: Section, sections: Sequence[Section]) -> Section:
+    study = experiments.studies().get(section.study)
+    wanted = study.beside if study else None
+    runs = [run for other in sections if other.study == wanted for run in other.runs]
+    return dataclasses.replace(section, beside=tuple(runs))
