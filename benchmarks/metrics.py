@@ -4,7 +4,9 @@ One thread, medians of interleaved rounds in one process. Ratios above 1 mean th
 """
 
 import argparse
+import importlib
 import statistics
+import sys
 import time
 from collections.abc import Callable
 
@@ -12,8 +14,8 @@ import numpy as np
 import torch
 from sklearn.metrics import adjusted_rand_score
 from torch import Tensor
-from torchmetrics.functional.clustering import adjusted_rand_score as torchmetrics_score
 
+from slotnorm.allocator import keep_freed_memory
 from slotnorm.metrics import adjusted_rand_index, average_precision, labels_from_masks, mean_best_overlap, mean_iou
 
 
@@ -35,11 +37,24 @@ def scikit_learn_loop(true: Tensor, predicted: Tensor) -> Tensor:
 
 
 def torchmetrics_loop(true: Tensor, predicted: Tensor) -> Tensor:
+    from torchmetrics.functional.clustering import adjusted_rand_score as torchmetrics_score
+
     scores = []
     for one, other in zip(true.long(), predicted.long(), strict=True):
         seen = one != 0
         scores.append(torchmetrics_score(other[seen], one[seen]))
     return torch.stack(scores).double()
+
+
+def let_torchmetrics_import() -> None:
+    """torchmetrics imports torchvision where it finds one; beside a CPU build of torch that lacks two operators."""
+    try:
+        importlib.import_module("torchmetrics")
+    except RuntimeError:
+        for name in [name for name in sys.modules if name.startswith(("torchmetrics", "torchvision"))]:
+            del sys.modules[name]
+        for name in ("nms", "qnms"):
+            torch.library.define(f"torchvision::{name}", "(Tensor boxes, Tensor scores, float threshold) -> Tensor")
 
 
 def measure(ways: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
@@ -59,6 +74,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     rounds = parser.parse_args().rounds
     torch.set_num_threads(1)
+    keep_freed_memory()  # as the command line does; for all sides
+    let_torchmetrics_import()
 
     true, predicted = label_maps(64, 128, 11, 1), label_maps(64, 128, 21, 2)
     ours = adjusted_rand_index(true, predicted)

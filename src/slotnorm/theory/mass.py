@@ -71,7 +71,7 @@ def recover_mass(attend: SlotAttention, updates: Tensor, num_tokens: int | Tenso
     in evaluation, `batch_norm`. `num_tokens` is N, or (B,) where a token mask leaves each image its own.
     """
     sums = unnormalize(attend, updates, num_tokens=num_tokens)
-    offset = value_offset(attend, torch.finfo(updates.dtype).eps)
+    offset = value_offset(attend, updates.dtype)
     mass: Tensor = sums @ offset / offset.square().sum()
     return mass.to(torch.promote_types(updates.dtype, torch.float32))
 
@@ -111,19 +111,18 @@ def unnormalize(attend: SlotAttention, updates: Tensor, num_tokens: int | Tensor
     )
 
 
-def value_offset(attend: SlotAttention, precision: float = torch.finfo(torch.float64).eps) -> Tensor:
-    """The vector a (D,) of the values; refused where it vanishes on the scale that codes of this precision resolve."""
+def value_offset(attend: SlotAttention, dtype: torch.dtype = torch.float64) -> Tensor:
+    """The vector a (D,) of the values; refused where it vanishes or is too short for codes of this dtype to show it."""
     hull = affine_hull(attend.norm_input, attend.value)
-    if hull.offset.norm() > 100 * precision * hull.spread:
+    if hull.offset.norm() > 100 * torch.finfo(dtype).eps * hull.spread:  # the mass is then good to a hundredth of N
         return hull.offset
     if hull.basis.shape[1] == attend.dim:
         reason = f"tokens of width {attend.dim_in} fill all {attend.dim} dimensions of the values; use dim_in <= dim"
     elif not attend.norm_input.bias.any():
         reason = "norm_input.bias is 0, as it is before training; train the layer or set that bias"
     else:
-        reason = (
-            "sum(norm_input.bias / norm_input.weight) is 0 or lost in value.weight; train the layer or set that bias"
-        )
+        ratios = "sum(norm_input.bias / norm_input.weight)"
+        reason = f"{ratios} is 0 or too small for {dtype} codes; use attend.double() or train longer"
     raise UserError(
         f"the mass cannot be read off the codes, since the values' affine hull contains the origin: {reason}"
     )
