@@ -321,6 +321,23 @@ def test_bad_properties_get_one_sentence():
         average_precision(predictions, targets, distance=0)
 
 
+def test_an_image_scores_the_same_bits_alone_and_beside_images_with_other_labels():
+    random = np.random.default_rng(0)
+    true = torch.from_numpy(random.integers(0, 9, (40, 12, 12)))
+    predicted = torch.from_numpy(random.integers(0, 17, (40, 12, 12)))
+    true[::2] %= 4  # half of the images have fewer objects and segments than their neighbours
+    predicted[::3] %= 5
+    together = metrics.segmentation_scores(true, predicted)
+    assert together["f_ari"].equal(adjusted_rand_index(true, predicted))
+    assert together["ari"].equal(adjusted_rand_index(true, predicted, ignore_background=False))
+    assert together["mbo"].equal(mean_best_overlap(true, predicted))
+    assert together["miou"].equal(mean_iou(true, predicted))
+    for image in range(len(true)):
+        alone = metrics.segmentation_scores(true[image : image + 1], predicted[image : image + 1])
+        for name, score in alone.items():
+            assert score[0] == together[name][image], name
+
+
 def test_nothing_but_the_public_scores_is_public():
     public = {name for name, value in vars(metrics).items() if getattr(value, "__module__", "") == metrics.__name__}
     assert {name for name in public if not name.startswith("_")} == {
@@ -329,5 +346,6 @@ def test_nothing_but_the_public_scores_is_public():
         "labels_from_masks",
         "mean_best_overlap",
         "mean_iou",
+        "segmentation_scores",
         "squared_error",
     }

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -27,24 +28,7 @@ def adjusted_rand_index(true: Tensor, predicted: Tensor, ignore_background: bool
     are names: their order and gaps do not matter. Degenerate cases are scikit-learn's: two segmentations that agree
     on every pair of pixels score 1, also when there is nothing but one segment.
     """
-
-    def score(table: Tensor) -> Tensor:
-        if ignore_background:
-            table = table[:, 1:]
-        pixels = table.sum(dim=(1, 2))
-        both = table.square().sum(dim=(1, 2))
-        same_true = table.sum(dim=2).square().sum(dim=1)
-        same_predicted = table.sum(dim=1).square().sum(dim=1)
-        # ordered pairs of pixels, in whole numbers: together in both segmentations, in one of them, in neither
-        together, split, merged = both - pixels, same_true - both, same_predicted - both
-        apart = pixels.square() - same_true - same_predicted + both
-        together, split, merged, apart = (pairs.double() for pairs in (together, split, merged, apart))
-        above = 2.0 * (together * apart - split * merged)
-        below = (together + split) * (split + apart) + (together + merged) * (merged + apart)
-        index = torch.where((split == 0) & (merged == 0), 1.0, above / below)
-        return torch.where(pixels == 0, math.nan, index) if ignore_background else index
-
-    return _score_tables(true, predicted, score)
+    return _score_tables(true, predicted, _foreground_rand_index if ignore_background else _rand_index)
 
 
 def mean_best_overlap(true: Tensor, predicted: Tensor) -> Tensor:
@@ -53,7 +37,7 @@ def mean_best_overlap(true: Tensor, predicted: Tensor) -> Tensor:
     Background (true label 0) is no object, but its pixels count in the size of the segments that cover it. NaN for an
     image without objects.
     """
-    return _score_tables(true, predicted, lambda table: _mean_over_objects(_overlap(table).amax(dim=2), table))
+    return _score_tables(true, predicted, _best_overlap)
 
 
 def mean_iou(true: Tensor, predicted: Tensor) -> Tensor:
@@ -62,17 +46,17 @@ def mean_iou(true: Tensor, predicted: Tensor) -> Tensor:
     The matching is one to one and maximises the sum (Hungarian); an object left without a segment scores 0. Background
     (true label 0) is no object and is not matched. NaN for an image without objects.
     """
-    from scipy.optimize import linear_sum_assignment
+    return _score_tables(true, predicted, _matched_overlap)
 
-    def score(table: Tensor) -> Tensor:
-        overlap = _overlap(table).cpu()
-        matched = torch.zeros(overlap.shape[:2], dtype=overlap.dtype)
-        for image, ratios in enumerate(overlap):
-            objects, segments = linear_sum_assignment(ratios.numpy(), maximize=True)
-            matched[image, objects] = ratios[objects, segments]
-        return _mean_over_objects(matched.to(table.device), table)
 
-    return _score_tables(true, predicted, score)
+def segmentation_scores(true: Tensor, predicted: Tensor) -> dict[str, Tensor]:
+    """f_ari, ari, mbo and miou of each image, counted once for all: (B, ...) integer twice -> (B,) float64 each.
+
+    An image's scores are the same to the last bit whatever else is in the batch.
+    """
+    scores = {"f_ari": _foreground_rand_index, "ari": _rand_index, "mbo": _best_overlap, "miou": _matched_overlap}
+    found = _score_tables(true, predicted, lambda table: torch.stack([of(table) for of in scores.values()], dim=1))
+    return dict(zip(scores, found.unbind(1), strict=True))
 
 
 def labels_from_masks(masks: Tensor) -> Tensor:
@@ -156,6 +140,44 @@ def _check_properties(predictions: Tensor, targets: Tensor, distance: float) -> 
         raise UserError(f"distance is {distance}, but must be positive; float('inf') is no limit")
 
 
+def _foreground_rand_index(table: Tensor) -> Tensor:
+    return torch.where(table[:, 1:].sum(dim=(1, 2)) == 0, math.nan, _rand_index(table[:, 1:]))
+
+
+def _rand_index(table: Tensor) -> Tensor:
+    """Counts (B, T, S) -> adjusted Rand index (B,)."""
+    pixels = table.sum(dim=(1, 2))
+    both = table.square().sum(dim=(1, 2))
+    same_true = table.sum(dim=2).square().sum(dim=1)
+    same_predicted = table.sum(dim=1).square().sum(dim=1)
+    # ordered pairs of pixels, in whole numbers: together in both segmentations, in one of them, in neither
+    together, split, merged = both - pixels, same_true - both, same_predicted - both
+    apart = pixels.square() - same_true - same_predicted + both
+    together, split, merged, apart = (pairs.double() for pairs in (together, split, merged, apart))
+    above = 2.0 * (together * apart - split * merged)
+    below = (together + split) * (split + apart) + (together + merged) * (merged + apart)
+    return torch.where((split == 0) & (merged == 0), 1.0, above / below)
+
+
+def _best_overlap(table: Tensor) -> Tensor:
+    return _mean_over_objects(_overlap(table).amax(dim=2), table)
+
+
+def _matched_overlap(table: Tensor) -> Tensor:
+    from scipy.optimize import linear_sum_assignment
+
+    overlap = _overlap(table).cpu()
+    matched = torch.zeros(overlap.shape[:2], dtype=overlap.dtype)
+    for best, ratios in zip(matched.numpy(), overlap.numpy(), strict=True):
+        present = ratios.any(axis=1)  # of equal matchings the same is found with or without what other images have
+        within = ratios[present][:, ratios.any(axis=0)]
+        objects, segments = linear_sum_assignment(within, maximize=True)
+        found = np.zeros(len(within))
+        found[objects] = within[objects, segments]
+        best[present] = found
+    return _mean_over_objects(matched.to(table.device), table)
+
+
 def _overlap(table: Tensor) -> Tensor:
     """Intersection over union of each object with each segment: (B, T, S) counts -> (B, T - 1, S)."""
     objects = table[:, 1:].double()
@@ -166,11 +188,14 @@ def _overlap(table: Tensor) -> Tensor:
 def _mean_over_objects(scores: Tensor, table: Tensor) -> Tensor:
     """The mean of (B, T - 1) over the objects that an image has, NaN where it has none: -> (B,)."""
     present = table[:, 1:].sum(dim=2) > 0
-    return (scores * present).sum(dim=1) / present.sum(dim=1)
+    total = scores.new_zeros(len(scores))
+    for score, is_present in zip(scores.unbind(1), present.unbind(1), strict=True):
+        total = total + score * is_present  # one after the other: objects that only other images have change no bit
+    return total / present.sum(dim=1)
 
 
 def _score_tables(true: Tensor, predicted: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
-    """Apply `score` to the contingency tables (B, T, S) of label maps, where row 0 is background: -> (B,)."""
+    """Apply `score` to the contingency tables (B, T, S) of label maps, where row 0 is background: -> (B,) or (B, m)."""
     _check_labels(true, predicted)
     if true.numel() == 0:
         return score(torch.zeros(len(true), 1, 1, dtype=torch.int64, device=true.device))
