@@ -86,11 +86,11 @@ class _Convolve(torch.autograd.Function):
             found = iter(torch.autograd.grad(made, wanted, gradient, create_graph=True))
             return tuple(next(found) if is_needed else None for is_needed in needed)
         for_images = for_weight = for_bias = None
-        if needed[0]:
-            for_images = torch._nnpack_spatial_convolution(gradient, _turn(weight), None, padding=padding)
         if needed[1] or needed[2]:
             _, for_weight, for_bias = torch.ops.aten.convolution_backward(
                 gradient, images, weight, [weight.shape[0]], [1, 1], [padding] * 2, [1, 1], False, [0, 0], 1,
                 [False, needed[1], needed[2]],
             )  # fmt: skip
+        if needed[0]:  # last: what the weights' gradient needed in between is free again
+            for_images = torch._nnpack_spatial_convolution(gradient, _turn(weight), None, padding=padding)
         return for_images, for_weight, for_bias

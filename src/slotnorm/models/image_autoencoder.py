@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from slotnorm.errors import UserError, nearest
 from slotnorm.models.convolution import Convolution, TransposedConvolution
-from slotnorm.models.mixing import SlotDecoding, mix, rows_at_once
+from slotnorm.models.mixing import SlotDecoding, join, mix, rows_at_once
 from slotnorm.models.parts import (
     Decomposition,
     PositionEmbedding,
@@ -111,11 +111,8 @@ class ImageEncoder(nn.Module):
             f"convert them to floats in [-1, 1] of {self.size}x{self.size}, or build the model with their size",
         )  # fmt: skip
         images = images.to(self.norm.weight.dtype)
-        if not torch.compiler.is_compiling():
-            widest = self.norm.weight.numel() * self.size**2 * images.element_size()
-            grids = torch.cat([self.cnn(rows) for rows in images.split(rows_at_once(widest, images.device))])
-        else:
-            grids = self.cnn(images)
+        at_once = rows_at_once(self.norm.weight.numel() * self.size**2 * images.element_size(), images.device)
+        grids = join([self.cnn(rows) for rows in images.split(at_once)])
         tokens = (grids + self.position()).flatten(2).mT
         return self.mlp(self.norm(tokens))  # type: ignore[no-any-return]
 

@@ -71,12 +71,17 @@ def tiles(slots: Tensor, at_once: int) -> Iterator[Tile]:
             yield slice(image, image + images_at_once), slice(slot, slot + slots_at_once)
 
 
+def join(parts: list[Tensor]) -> Tensor:
+    """The parts one after another, without a copy if there is one alone."""
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
 def _mix_kept(decoding: SlotDecoding, slots: Tensor, at_once: int, reconstruct: bool) -> tuple[Tensor, Tensor | None]:
     decoded = [decoding.decode(rows, decoding.weights, reconstruct) for rows in slots.flatten(0, 1).split(at_once)]
-    masks = wide(torch.cat([logits for logits, _ in decoded]).unflatten(0, slots.shape[:2])).softmax(dim=1)
+    masks = wide(join([logits for logits, _ in decoded]).unflatten(0, slots.shape[:2])).softmax(dim=1)
     if not reconstruct:
         return masks.to(slots.dtype), None
-    values = torch.cat([some for _, some in decoded if some is not None]).unflatten(0, slots.shape[:2])
+    values = join([some for _, some in decoded if some is not None]).unflatten(0, slots.shape[:2])
     mixed = (masks.unsqueeze(_after_slots(decoding.channel_axis)) * values).sum(1)
     return masks.to(slots.dtype), mixed.to(slots.dtype)
 
@@ -147,7 +152,8 @@ class _MixRecomputed(torch.autograd.Function):
                 given = [gradient.flatten(0, 1).to(logits.dtype) for gradient in made]
                 for_rows, *found = torch.autograd.grad((logits, values), (rows, *wanted), given)
                 for_slots[tile] = for_rows.unflatten(0, shape)
-                torch._foreach_add_(sums, found)
+                for whole, part in zip(sums, found, strict=True):
+                    whole += part
         summed = iter(sums)
         return for_slots, None, None, *(next(summed) if weight.requires_grad else None for weight in weights)
 
