@@ -445,3 +445,28 @@ def test_other_weights_get_one_sentence(content, sentence, tmp_path, capsys):
     error = capsys.readouterr().err
     assert sentence in error
     assert len(error.splitlines()) == 1
+
+
+def test_the_command_takes_a_run_and_what_it_exports(tmp_path, capsys):
+    import slotnorm as sn
+    import tiny
+
+    tiny.build_scenes(tmp_path / "scenes", num=16)
+    experiment = tiny.experiment(norm="batch_norm", steps=8, checkpoint_every=4, validation_scenes=4)
+    run = sn.train(experiment, into=tmp_path / "runs", data=tmp_path / "scenes")
+    exported = run.export(tmp_path / "model.safetensors")
+    tables = []
+    for path in (run.path, exported):
+        capsys.readouterr()
+        main(["theory", "--run", str(path)])
+        shown = capsys.readouterr().out.splitlines()
+        assert any(line.endswith(f"trained: {path}") for line in shown)
+        tables.append([line for line in shown if "trained:" not in line])
+    assert tables[0] == tables[1]
+    assert sum(line.endswith("holds") for line in tables[0]) == 14
+    damaged = bytearray(exported.read_bytes())
+    damaged[-5] ^= 4
+    exported.write_bytes(damaged)
+    with pytest.raises(SystemExit):
+        main(["theory", "--run", str(exported)])
+    assert "is damaged" in capsys.readouterr().err
