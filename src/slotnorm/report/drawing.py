@@ -24,7 +24,8 @@ _DASHES: Any = (0, (4, 1.6))
 STYLE: Any = {
     "svg.hashsalt": "slotnorm", "svg.fonttype": "path", "font.family": "DejaVu Sans", "font.size": 9.5,
     "axes.titlesize": 9.5, "axes.labelsize": 9.5, "legend.fontsize": 9.5, "xtick.labelsize": 8.5,
-    "ytick.labelsize": 8.5, "text.color": TEXT, "axes.labelcolor": TEXT, "axes.edgecolor": "#8a8a8a", "xtick.color": TEXT, "ytick.color": TEXT,
+    "ytick.labelsize": 8.5, "text.color": TEXT, "axes.labelcolor": TEXT, "xtick.color": TEXT, "ytick.color": TEXT,
+    "axes.edgecolor": "#8a8a8a",
     "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": GRID, "axes.axisbelow": True,
 }  # fmt: skip
 

@@ -13,7 +13,7 @@ _LAST_LATIN = 0x24F  # beyond it LaTeX's usual fonts have no letters: the charac
 
 def markdown(text: object) -> str:
     """A text that shows as it is in Markdown, also inside a table: no markup, no HTML, no line break."""
-    escaped = _MARKDOWN.sub(r"\\\1", _one_line(text).replace("&", "&amp;"))
+    escaped = _MARKDOWN.sub(r"\\\1", one_line(text).replace("&", "&amp;"))
     return escaped.replace(r"\<", "&lt;").replace(r"\>", "&gt;")
 
 
@@ -21,13 +21,13 @@ def latex(text: object) -> str:
     """A text that shows as it is in LaTeX; characters its usual fonts lack as their number, [U+1F600]."""
     return "".join(
         _LATEX.get(letter, letter if ord(letter) <= _LAST_LATIN else f"[U+{ord(letter):04X}]")
-        for letter in _one_line(text)
+        for letter in one_line(text)
     )
 
 
 def plain(text: object) -> str:
     """A text for a figure: one line, and no `$` that would start a formula."""
-    return _one_line(text).replace("$", r"\$")
+    return one_line(text).replace("$", r"\$")
 
 
 def file_name(text: object) -> str:
@@ -35,5 +35,6 @@ def file_name(text: object) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", str(text)).strip(".-") or "unnamed"
 
 
-def _one_line(text: object) -> str:
+def one_line(text: object) -> str:
+    """A text without line breaks and other characters that cannot be printed."""
     return "".join(letter if letter.isprintable() else " " for letter in str(text))

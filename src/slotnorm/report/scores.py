@@ -148,9 +148,9 @@ def _run_scores(name: str, rows: Rows) -> RunScores:
         column: _one(rows, column, name) for column in ("norm", "seed", "train_objects", "train_slots", "protocol")
     }
     tallies = {}
-    for (dataset,), part in rows.groups("dataset"):
+    for (dataset, source), part in rows.groups("dataset", "source"):
         few = _few_visible(part)
-        for (source, metric), cells in part.groups("source", "metric"):
+        for (metric,), cells in part.groups("metric"):
             if metric != VISIBLE:
                 tallies[str(dataset), str(source), str(metric)] = Tally.of(cells, np.isin(cells["image"], few))
     return RunScores(name, tallies=tallies, **factors)

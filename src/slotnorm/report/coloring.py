@@ -1,0 +1,95 @@
+"""Colours of slots that stay the same over K and variants: a slot has the colour of what it covers, not of its number.
+
+Slots are matched to a reference (Hungarian, by the overlap of their masks): to the true objects where the scene has
+masks, else to the segments of the first run at its training K. The slots that are left over are matched to those that
+were left over at the K before, so that they keep their colours when a slider moves; the rest take colours not in use.
+"""
+
+import colorsys
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
+
+from slotnorm.examples import Examples
+
+_BACKGROUND = (0.24, 0.24, 0.26)
+_GOLDEN = 0.61803398875
+
+Colors = Mapping[int, NDArray[np.int64]]
+"""K -> (n, K): the colour number of every slot of every scene; 0 is the background's where it is known."""
+
+
+def palette(numbers: NDArray[Any]) -> NDArray[np.float64]:
+    """Colours (..., 3) in [0, 1] of colour numbers (...): 0 is the background's grey, then hues by the golden ratio."""
+    hues = [(0.02 + _GOLDEN * number) % 1 for number in range(int(numbers.max()) + 1)]
+    colors = [colorsys.hsv_to_rgb(hue, (0.8, 0.6)[i % 2], (0.95, 0.7, 0.85)[i % 3]) for i, hue in enumerate(hues)]
+    chosen: NDArray[np.float64] = np.array([_BACKGROUND, *colors[1:]])[numbers]
+    return chosen
+
+
+def match_colors(
+    examples: Examples, reference: tuple[NDArray[np.float64], Sequence[NDArray[np.int64]]] | None = None
+) -> Colors:
+    """Colour numbers for every K of a run's examples.
+
+    `reference` is masks (n, R, h, w) and for each scene their colour numbers; None takes the true labels.
+    """
+    masks, numbers = reference or true_reference(examples)
+    colors: dict[int, NDArray[np.int64]] = {k: np.empty(examples.masks[k].shape[:2], np.int64) for k in examples.slots}
+    for scene in range(len(examples.scenes)):
+        known, known_numbers = masks[scene], np.asarray(numbers[scene])
+        left, left_numbers = known[:0], known_numbers[:0]
+        for k in examples.slots:
+            shares = examples.masks[k][scene] / 255.0
+            found = _match(shares, known, known_numbers)
+            spare = np.flatnonzero(found < 0)
+            found[spare] = _match(shares[spare], left, left_numbers)
+            taken = {*found.tolist(), *known_numbers.tolist()}
+            fresh = (number for number in itertools.count() if number not in taken)
+            for slot in spare[np.argsort(-shares[spare].sum(axis=(1, 2)), kind="stable")]:
+                if found[slot] < 0:
+                    found[slot] = next(fresh)
+            left, left_numbers = shares[spare], found[spare]
+            colors[k][scene] = found
+    return colors
+
+
+def true_reference(examples: Examples) -> tuple[NDArray[np.float64], list[NDArray[np.int64]]]:
+    """The true segments (n, O + 1, h, w) at the masks' size, numbered by their labels; the run's own without labels."""
+    first = examples.masks[examples.slots[0]]
+    if examples.labels is None:
+        return own_reference(examples, examples.slots[0])
+    height, width = first.shape[-2:]
+    rows = (np.arange(height) * examples.labels.shape[1] // height).astype(int)
+    columns = (np.arange(width) * examples.labels.shape[2] // width).astype(int)
+    labels = examples.labels[:, rows][:, :, columns]
+    most = int(labels.max())
+    segments = (labels[:, None] == np.arange(most + 1)[:, None, None]).astype(np.float64)
+    return segments, [np.arange(most + 1) for _ in labels]
+
+
+def own_reference(examples: Examples, slots: int) -> tuple[NDArray[np.float64], list[NDArray[np.int64]]]:
+    """A run's own segments at one K as the reference, numbered from 1, since nobody knows which is background."""
+    masks = examples.masks[slots] / 255.0
+    return masks, [np.arange(1, masks.shape[1] + 1) for _ in masks]
+
+
+def _match(
+    shares: NDArray[np.float64], reference: NDArray[np.float64], numbers: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """For each of the masks (K, h, w) the number of the reference (R, h, w) it is matched to, -1 for none."""
+    found = np.full(len(shares), -1, dtype=np.int64)
+    if not len(shares) or not len(reference):
+        return found
+    flat, wanted = shares.reshape(len(shares), -1), reference.reshape(len(reference), -1)
+    common = flat @ wanted.T
+    union = flat.sum(1)[:, None] + wanted.sum(1) - common
+    overlap = common / np.maximum(union, 1e-9)
+    for slot, target in zip(*linear_sum_assignment(overlap, maximize=True), strict=True):
+        if overlap[slot, target] > 0:
+            found[slot] = numbers[target]
+    return found
