@@ -104,6 +104,18 @@ def test_more_than_ten_objects_are_smaller():
     np.testing.assert_allclose(render(SPECS["crowded"], [0])["z"].max(), crowded[1])
 
 
+@pytest.mark.parametrize(("style", "radius"), [("clevr", 0.5), ("flat", 0.12)])
+def test_objects_of_one_radius_are_of_one_size(style, radius):
+    chunk = render(SceneSpec((3, 5), 32, style=style, radius=(radius, radius)), range(8))
+    assert set(chunk["size"][chunk["size"] > 0].tolist()) == {1}
+
+
+def test_the_size_of_solids_is_their_radius():
+    chunk = scenes_of(SPECS["usual"])
+    radius = np.array([0, 0.7, 0.35], np.float32)[chunk["size"]]
+    np.testing.assert_array_equal(chunk["z"], radius)
+
+
 def chromaticity(colors: np.ndarray) -> np.ndarray:
     colors = np.asarray(colors, float) ** 2.2 + 1e-6
     return colors / colors.sum(axis=-1, keepdims=True)
@@ -387,7 +399,7 @@ def test_a_spec_that_cannot_be_is_refused_in_one_sentence(fields, sentence):
     ("spec", "sentence"),
     [
         (SceneSpec((200, 200), 32, radius=(0.35, 0.7)), "200 objects of radius 0.35 to 0.7 found no place"),
-        (SceneSpec((1, 200), 32), "objects of radius 0.0783 fill at most 1 pixels at size 32 and must show 4"),
+        (SceneSpec((1, 200), 32), "objects of radius 0.0783 fill at most 2 pixels at size 32 and must show 4"),
         (SceneSpec((2, 30), 32, style="flat", radius=(0.3, 0.3)), "30 objects of radius 0.3 to 0.3 found no place"),
         (SceneSpec((25, 25), 32, min_visible=11), "ask for fewer or smaller objects, a larger size"),
     ],

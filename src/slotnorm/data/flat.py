@@ -73,16 +73,17 @@ def draw(request: Request, random: np.random.Generator, count: int) -> Drawing |
 def _draw_objects(request: Request, random: np.random.Generator, count: int) -> Objects:
     drawn = random.random((4, count))
     low, high = (2 * AREA * share for share in request.radius)
+    radius = low + (high - low) * drawn[1]
     # as long as there are colours enough no two objects share one: where they overlap their border must be visible
     colors = random.permutation(request.colors)
     if count > len(colors):
         colors = pick(random.random(count), request.colors)
     return Objects(
         shape=pick(drawn[0], request.shapes),
-        size=np.where(drawn[1] < 0.5, SMALL, LARGE),
+        size=np.where(radius < (low + high) / 2, SMALL, LARGE),
         material=pick(drawn[2], request.materials),
         color=colors[:count],
-        radius=low + (high - low) * drawn[1],
+        radius=radius,
         rotation=360 * drawn[3],
         x=np.zeros(count),
         y=np.zeros(count),
@@ -142,6 +143,6 @@ STYLE = Style(
     largest_radius=0.5,
     usual_radius=_usual_radius,
     usual_visible=_usual_visible,
-    most_visible=lambda size, radius: 1.2 * math.pi * (radius[0] * size) ** 2,  # as many pixels as a small disc can hit
+    most_visible=lambda size, radius: math.pi * (radius[0] * size + 0.5) ** 2,  # a disc hits fewer pixels' centres
     draw=draw,
 )

@@ -21,7 +21,7 @@ SAMPLE_ROWS = np.array([0.2, -0.4, 0.0, 0.4, -0.2])
 SAMPLE_COLUMNS = np.array([-0.4, -0.2, 0.0, 0.2, 0.4])
 SAMPLES, CENTRE = 5, 2
 
-# Bounds of the rejection: 15 objects on 32 x 32 pixels take 3 rounds on average and 10 at most, in one arrangement.
+# Bounds of the rejection: 15 objects on 32 x 32 pixels need 2 rounds on average, and 10 at most in 60 scenes.
 CANDIDATES = 64  # places tried for one object before the arrangement is given up
 ROUNDS = 20  # in which objects that are hidden get another place
 ARRANGEMENTS = 40  # new objects, camera and places before the request is called impossible

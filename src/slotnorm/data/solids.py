@@ -59,20 +59,16 @@ def draw(request: Request, random: np.random.Generator, count: int) -> Drawing |
     if arranged is None:
         return None
     objects.x, objects.y = arranged.places.T
-    scene = Scene(
-        camera,
-        lights,
-        standing(list(range(count)), arranged.places),
-        _ALBEDO[:, objects.color],
-        objects.material == METAL,
-    )
+    solids = standing(list(range(count)), arranged.places)
+    scene = Scene(camera, lights, solids, _ALBEDO[:, objects.color], objects.material == METAL)
     return Drawing(paint(scene, arranged.owner, arranged.depth), arranged.owner[CENTRE], objects)
 
 
 def _draw_objects(request: Request, random: np.random.Generator, count: int) -> Objects:
     drawn = random.random((5, count))
-    size = pick(drawn[0], np.array([1, 2]))
-    radius = np.array([0.0, request.radius[1], request.radius[0]])[size]  # CLEVR's order: 1 is large, 2 is small
+    small, large = request.radius
+    size = pick(drawn[0], np.array([1, 2] if small < large else [1]))  # CLEVR's order: 1 is large, 2 is small
+    radius = np.array([0.0, large, small])[size]
     return Objects(
         shape=pick(drawn[1], request.shapes),
         size=size,
@@ -98,16 +94,18 @@ def _usual_visible(size: int, radius: tuple[float, float]) -> int:
 
 
 def _most_visible(size: int, radius: tuple[float, float]) -> float:
-    """The nearest place is about two units before the middle of the ground; from above a cube fills most, 4 radii^2."""
-    near = math.dist(CAMERA, TARGET) - CAMERA_JITTER - 2
-    pixels = size / (2 * raytracer.HALF_WIDTH * near) * radius[0]
-    return 2 * math.pi * pixels * pixels
+    """No place in the picture is nearer to the camera than 8.5; a cube there fills less than 8 of its radius squared."""
+    pixels = size / (2 * raytracer.HALF_WIDTH * 8.5) * radius[0]
+    return 8 * pixels * pixels
 
 
 STYLE = Style(
     name="clevr",
     smallest=32,
-    **{name + "s": values for name, values in CLEVR_PROPERTIES.items()},
+    shapes=CLEVR_PROPERTIES["shape"],
+    sizes=CLEVR_PROPERTIES["size"],
+    materials=CLEVR_PROPERTIES["material"],
+    colors=CLEVR_PROPERTIES["color"],
     usual_materials=CLEVR_PROPERTIES["material"],
     margin=0.2,
     least_margin=0.0,
