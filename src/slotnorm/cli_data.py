@@ -1,9 +1,11 @@
-"""The verbs that get the published datasets: `slotnorm data clevr | movi | download`."""
+"""The verbs that get the published datasets: `slotnorm data clevr | movi | features | download`."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
+
+from slotnorm.errors import UserError
 
 Source = Annotated[Path, tyro.conf.arg(name="from")]  # `from` is a word of Python
 Protocol = Literal["paper", "authors"]
@@ -87,4 +89,55 @@ def download(
         print(f"next: slotnorm data movi --variant {dataset[-1]} --split {split} --from {folder}")
 
 
-DATA_VERBS: dict[str, Any] = {"clevr": clevr, "movi": movi, "download": download}
+def features(
+    source: Source,
+    backbone: str,
+    weights: str | None = None,
+    out: Path | None = None,
+    norm: Literal["after", "before"] = "after",
+    protocol: Protocol | None = None,
+    device: str | None = None,
+    batch_size: int = 32,
+) -> None:
+    """Compute the features of a frozen network for a set of scenes, once, in half precision.
+
+    Args:
+        source: folder of a built set of scenes
+        backbone: a ViT or CNN of timm by name, as vit_base_patch8_224.dino; or the encoder of a slotnorm model, as
+            run:FOLDER or a .safetensors file
+        weights: a file (.safetensors or .pth) or hub; a slotnorm model has its own
+        out: folder of the new set (default: data/NAME-features/... in the cache folder)
+        norm: take features after the network's last norm, or before it as the DINOSAUR library
+        protocol: scale images before (paper) or after (authors) they are normalised (default: as the set was made)
+        device: cpu or cuda (default: a GPU if there is one)
+        batch_size: images at once
+    """
+    from slotnorm.data.backbones import encoder_backbone, timm_backbone
+    from slotnorm.data.features import compute
+    from slotnorm.data.scenes import Scenes
+
+    scenes = Scenes.open(source)
+    protocol = protocol or scenes.manifest["protocol"]
+    if backbone.startswith("run:") or backbone.endswith(".safetensors"):
+        network = encoder_backbone(_slotnorm_model(backbone, weights), backbone, protocol)
+    elif weights is None:
+        raise UserError(f"--backbone {backbone} needs --weights: a .safetensors or .pth file, or hub to download them")
+    else:
+        network = timm_backbone(backbone, weights, norm, protocol)
+    made = compute(scenes, network, out, device, batch_size)
+    print(f"{len(made)} scenes with {network.tokens} x {network.features} features in {made.directory}")
+
+
+def _slotnorm_model(backbone: str, weights: str | None) -> Any:
+    if weights is not None:
+        raise UserError(f"--weights {weights} cannot be used with {backbone}, which has its own; leave it out")
+    if backbone.startswith("run:"):
+        from slotnorm.runs import Run
+
+        return Run.open(backbone.removeprefix("run:")).model()
+    from slotnorm.weights import load
+
+    return load(backbone)
+
+
+DATA_VERBS: dict[str, Any] = {"clevr": clevr, "movi": movi, "features": features, "download": download}

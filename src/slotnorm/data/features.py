@@ -1,0 +1,104 @@
+"""Features of a frozen network for a set of scenes, computed once: half precision, memory-mapped, resumable.
+
+The new set holds the features and, at the size that the network sees, the images and label maps; counts and properties
+are the source's. Features are float32 until they are stored.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from slotnorm.data.backbones import FrozenBackbone
+from slotnorm.data.builder import Builder
+from slotnorm.data.cache import cache_folder, set_folder
+from slotnorm.data.resize import resize
+from slotnorm.data.scenes import Scenes
+from slotnorm.errors import UserError
+from slotnorm.progress import Progress
+
+SUFFIX = "-features"  # NAME-features is the set of features of the set NAME
+
+
+def compute(
+    scenes: Scenes,
+    backbone: FrozenBackbone,
+    out: str | Path | None = None,
+    device: str | torch.device | None = None,
+    batch_size: int = 32,
+) -> Scenes:
+    """Build the set of `backbone`'s features of all `scenes` in `out` (default: NAME-features beside the set NAME).
+
+    How much it will be is said first. An interrupted computation continues with the batch it was in.
+    """
+    if scenes.images is None:
+        raise UserError(f"{scenes.directory} holds no images to compute features of")
+    if batch_size < 1:
+        raise UserError(f"batch size {batch_size} must be positive")
+    directory = default_folder(scenes) if out is None else Path(out)
+    device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    fields = _fields(scenes, backbone)
+    print(f"{estimate(len(scenes), fields)} in {directory}", file=sys.stderr, flush=True)
+    provenance = {
+        "dataset": "features",
+        "source": {"fingerprint": scenes.fingerprint, "provenance": scenes.manifest["provenance"]},
+        **backbone.provenance,
+    }
+    protocol, names = scenes.manifest["protocol"], scenes.manifest["properties"]
+    with Builder(directory, fields, len(scenes), provenance, protocol, names) as builder:
+        if not builder.finished:
+            backbone.to(device)
+            with Progress("scenes", len(scenes), done=builder.done) as progress:
+                for start in range(builder.done, len(scenes), batch_size):
+                    positions = np.arange(start, min(start + batch_size, len(scenes)))
+                    builder.append(**_chunk(scenes, backbone, positions))
+                    progress.advance(len(positions))
+        return builder.finish()
+
+
+def estimate(num: int, fields: dict[str, tuple[tuple[int, ...], str]]) -> str:
+    """What a set of `num` scenes will take, in words."""
+    (tokens, width), dtype = fields["features"]
+    total = num * sum(int(np.prod(shape)) * np.dtype(kind).itemsize for shape, kind in fields.values())
+    return f"features of {num} scenes, {tokens} x {width} {dtype} each: {total / 1e9:.2f} GB"
+
+
+def default_folder(scenes: Scenes) -> Path:
+    """data/NAME-features/PROTOCOL/SPLIT in the cache folder, for a set that lies at data/NAME/PROTOCOL/SPLIT."""
+    root = (cache_folder() / "data").resolve()
+    directory = scenes.directory.resolve()
+    if len(directory.parts) != len(root.parts) + 3 or not directory.is_relative_to(root):
+        raise UserError(f"{scenes.directory} does not lie in the cache folder: say with --out where the features go")
+    name, protocol, split = directory.parts[-3:]
+    return set_folder(name + SUFFIX, split, protocol)
+
+
+def _fields(scenes: Scenes, backbone: FrozenBackbone) -> dict[str, tuple[tuple[int, ...], str]]:
+    size = backbone.size
+    fields: dict[str, tuple[tuple[int, ...], str]] = {
+        "features": ((backbone.tokens, backbone.features), "float16"),
+        "images": ((size, size, 3), "uint8"),
+    }
+    if scenes.labels is not None:
+        fields["labels"] = ((size, size), "uint8")
+    for name, values in scenes.properties.items():
+        fields[name] = (values.shape[1:], values.dtype.name)
+    return fields
+
+
+def _chunk(scenes: Scenes, backbone: FrozenBackbone, positions: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+    images = scenes.read("images", positions)
+    chunk = {
+        "features": backbone(torch.from_numpy(images)).cpu().numpy(),
+        "images": np.stack([resize(image, backbone.size, "bicubic") for image in images]),
+        "counts": scenes.counts[positions],
+        **{name: values[positions] for name, values in scenes.properties.items()},
+    }
+    if scenes.labels is not None:
+        chunk["labels"] = np.stack(
+            [resize(labels, backbone.size, "nearest") for labels in scenes.read("labels", positions)]
+        )
+    return chunk
