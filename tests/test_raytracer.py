@@ -68,7 +68,7 @@ def test_the_mask_of_a_cube_or_cylinder_is_the_hull_of_its_projected_edges(solid
         turn = np.array([[solid.cosine, solid.sine], [-solid.sine, solid.cosine]])
         flat = flat @ turn
     else:
-        angles = np.linspace(0, 2 * np.pi, 4000, endpoint=False)
+        angles = np.linspace(0, 2 * np.pi, 1200, endpoint=False)
         flat = solid.radius * np.stack([np.cos(angles), np.sin(angles)], axis=1)
     flat += np.array([solid.x, solid.y])
     edge = np.concatenate([np.c_[flat, np.full(len(flat), z)] for z in (0, 2 * solid.radius)])

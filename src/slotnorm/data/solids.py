@@ -94,7 +94,7 @@ def _usual_visible(size: int, radius: tuple[float, float]) -> int:
 
 
 def _most_visible(size: int, radius: tuple[float, float]) -> float:
-    """No place in the picture is nearer to the camera than 8.5; a cube there fills less than 8 of its radius squared."""
+    """No place in the picture is nearer to the camera than 8.5; a cube there fills less than 8 radii squared."""
     pixels = size / (2 * raytracer.HALF_WIDTH * 8.5) * radius[0]
     return 8 * pixels * pixels
 
