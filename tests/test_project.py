@@ -30,7 +30,7 @@ ROOMS = [
     "segmentation rows weights",
     "evaluation validation binding diagnosis",
     "checkpoints signals runs run_rows",
-    "schedule learner training",
+    "schedule optimizer learner training",
     "sweep commands",
     "report",
     "cli cli_data __main__",

@@ -10,6 +10,7 @@ A normalization is one class here. It needs torch alone.
 import difflib
 import inspect
 import warnings
+from functools import cache
 from importlib.metadata import entry_points
 from typing import Any, ClassVar, NamedTuple
 
@@ -199,17 +200,18 @@ class KDLayerNorm(Normalization):
 
 def normalizations() -> dict[str, type[Normalization]]:
     """Every normalization by name, in the paper's order, then those of installed packages and plugins."""
-    for point in entry_points(group=ENTRY_POINTS):
-        if point.value not in _loaded:
-            _loaded.add(point.value)
-            try:
-                point.load()
-            except Exception as error:  # somebody else's package must not take ours down, nor be dropped in silence
-                warnings.warn(f"the normalization plugin {point.value!r} does not load: {error!r}", stacklevel=2)
+    _load_entry_points()
     return dict(_registry)
 
 
-_loaded: set[str] = set()
+@cache
+def _load_entry_points() -> None:
+    """Import, once, what installed packages name under `ENTRY_POINTS`; their classes register themselves."""
+    for point in entry_points(group=ENTRY_POINTS):
+        try:
+            point.load()
+        except Exception as error:  # somebody else's package must not take ours down, nor be dropped in silence
+            warnings.warn(f"the normalization plugin {point.value!r} does not load: {error!r}", stacklevel=3)
 
 
 def make_normalization(normalization: str | Normalization, dim: int) -> Normalization:
