@@ -10,7 +10,7 @@ Files are sealed: see `archives.py`.
 import csv
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -165,14 +165,19 @@ class Rows:
 
     def to_csv(self, path: str | Path) -> None:
         """Write the rows as CSV with a line of names; numbers so that they read back to the same bits."""
+        with files.replacing(Path(path)) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
+            self.write_csv(file)
+
+    def write_csv(self, file: TextIO, names: bool = True) -> None:
+        """Write the rows to an open file as `to_csv` does, with or without the line of names."""
         columns = [
             [_cell(entry) for entry in self[name].tolist()] if name in _INTEGERS else self[name].tolist()
             for name in COLUMNS
         ]
-        with files.replacing(Path(path)) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file, lineterminator="\n")
+        writer = csv.writer(file, lineterminator="\n")
+        if names:
             writer.writerow(COLUMNS)
-            writer.writerows(zip(*columns, strict=True))
+        writer.writerows(zip(*columns, strict=True))
 
     def _entry(self, name: str, row: int) -> Any:
         column = self._columns[name]
