@@ -187,4 +187,5 @@ def _png(sheet: Image.Image) -> bytes:
 
 def _pixels(shares: NDArray[Any]) -> Pixels:
     """[0, 1] -> uint8."""
-    return np.clip(np.rint(shares * 255), 0, 255).astype(np.uint8)
+    whole: Pixels = np.clip(np.rint(shares * 255), 0, 255).astype(np.uint8)
+    return whole

@@ -1,0 +1,151 @@
+"""Everything a report shows, as plain data: what the files of a report and its page are drawn from.
+
+material = read(paths)                  # runs and what was left out
+report = compose(material, ...)         # figures, tables, claims, pictures
+write(report, folder)                   # writing.py: files;  page.py: the one page
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from slotnorm import experiments
+from slotnorm.report.appearance import looks
+from slotnorm.report.claims import Outcome, check_claims
+from slotnorm.report.curves import Figure, figures, runs_of
+from slotnorm.report.diagnostics import Diagnostics
+from slotnorm.report.pictures import Illustration
+from slotnorm.report.reading import LeftOut, Material
+from slotnorm.report.scores import RunScores
+from slotnorm.report.sections import Section
+from slotnorm.report.tables import Table, study_table, zero_shot
+
+
+@dataclass(frozen=True)
+class Both:
+    """Figures and a table of a section with all runs, and without the failed ones: None if none failed."""
+
+    figures: tuple[Figure, ...]
+    table: Table | None
+    figures_without_failed: tuple[Figure, ...] | None = None
+    table_without_failed: Table | None = None
+
+
+@dataclass(frozen=True)
+class Apart:
+    """Scenes that headline numbers leave out, for one normalization on one set at the training K."""
+
+    norm: str
+    dataset: str
+    scored: int
+    """Scenes behind the headline numbers, a run."""
+    undefined: int
+    """Among them without foreground pixels: no F-ARI."""
+    few: int
+    """Scenes with fewer than two visible objects."""
+    f_ari_of_few: float
+
+
+@dataclass(frozen=True)
+class SectionContents:
+    """One section of the report."""
+
+    section: Section
+    both: Both
+    failures: Mapping[str, str]
+    """By normalization: "3 of 5 runs" that did not fail, or "5 runs"."""
+    apart: tuple[Apart, ...]
+    illustration: Illustration | None = None
+    diagnostics: Diagnostics | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Report:
+    """All of it."""
+
+    sections: tuple[SectionContents, ...]
+    zero_shot: tuple[tuple[Table, Table | None], ...]
+    """Each transfer's table with all runs, and without the failed ones where some failed."""
+    outcomes: tuple[Outcome, ...]
+    left_out: tuple[LeftOut, ...]
+    notes: tuple[str, ...]
+    provenance: tuple[Mapping[str, Any], ...]
+    """One entry a run: name, path, weights, scenes, versions, command, binding."""
+
+    @property
+    def runs(self) -> list[RunScores]:
+        return [run for one in self.sections for run in one.section.runs]
+
+
+Illustrate = Callable[[Section], tuple[Illustration | None, Sequence[str]]]
+Diagnose = Callable[[Section], tuple[Diagnostics | None, Sequence[str]]]
+
+
+def compose(
+    material: Material,
+    illustrate: Illustrate = lambda section: (None, ()),
+    diagnose: Diagnose = lambda section: (None, ()),
+    with_theory: bool = True,
+) -> Report:
+    """Figures, tables and claims of the material; pictures and diagnostics come from the two functions, which may have
+    to run models, and say in notes what they could not make."""
+    sections = []
+    for section in material.sections:
+        illustration, missing = illustrate(section)
+        diagnostics, missing_too = diagnose(section)
+        failures = {norm: runs_of(section, norm, leave_out=True) for norm in section.norms}
+        sections.append(
+            SectionContents(
+                section, _both(section), failures, _apart(section), illustration, diagnostics, (*missing, *missing_too)
+            )
+        )
+    outcomes = tuple(check_claims(material.sections, with_theory))
+    tables = tuple(_transfer_tables(material.sections))
+    provenance = tuple(_provenance(run) for run in material.runs)
+    return Report(tuple(sections), tables, outcomes, material.left_out, material.notes, provenance)
+
+
+def _both(section: Section) -> Both:
+    everything = tuple(figures(section)), study_table(section)
+    if not section.failures:
+        return Both(*everything)
+    kept = section.without_failed()
+    return Both(*everything, tuple(figures(section, kept)), study_table(section, leave_out_failed=True))
+
+
+def _transfer_tables(sections: Sequence[Section]) -> list[tuple[Table, Table | None]]:
+    found = []
+    for transfer in experiments.transfers().values():
+        if (table := zero_shot(sections, transfer)) is not None:
+            failed = any(section.failures for section in sections if section.study in transfer.studies)
+            found.append((table, zero_shot(sections, transfer, leave_out_failed=True) if failed else None))
+    return found
+
+
+def _apart(section: Section) -> tuple[Apart, ...]:
+    found = []
+    source = section.source("f_ari")
+    for dataset in section.sets:
+        for norm in looks(section.norms):
+            runs = [run for run in section.of(norm) if section.train_slots in run.slots(dataset, "f_ari", source)]
+            if runs:
+                many = [run.mean(dataset, "f_ari", section.train_slots, source=source) for run in runs]
+                few = [run.mean(dataset, "f_ari", section.train_slots, source=source, few=True) for run in runs]
+                values = [one.value for one in few if one.scored]
+                mean = sum(values) / len(values) if values else float("nan")
+                found.append(
+                    Apart(norm, dataset, max(one.scored + one.undefined for one in many),
+                          max(one.undefined for one in (*many, *few)), max(one.scored for one in few), mean)
+                )  # fmt: skip
+    return tuple(found)
+
+
+def _provenance(run: RunScores) -> dict[str, Any]:
+    facts = run.facts
+    return {
+        "run": run.name, "norm": run.norm, "seed": run.seed, "protocol": run.protocol, "failed": run.failed,
+        **{name: facts.get(name) for name in (
+            "path", "command", "step", "seconds", "weights", "scenes", "data", "versions", "noise_seed", "binding",
+        )},
+    }  # fmt: skip

@@ -1,0 +1,249 @@
+"""From folders of runs to what a report is made of; what cannot be used is named, and nothing is dropped in silence."""
+
+import dataclasses
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from slotnorm import experiments
+from slotnorm.config import Experiment
+from slotnorm.documents import from_document, read_sealed, to_document
+from slotnorm.errors import DamagedFile, UserError
+from slotnorm.report.scores import RunScores, summarize
+from slotnorm.report.sections import Section, divide
+from slotnorm.rows import Rows
+from slotnorm.runs import Run
+
+ROWS = "rows"
+BINDING = "binding.json"
+_DEPTH = 4  # folders below a given one that are searched for runs
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A run that the report does not use, and why."""
+
+    path: Path
+    reason: str
+
+
+@dataclass(frozen=True)
+class Material:
+    """The runs of a report, in sections."""
+
+    sections: tuple[Section, ...]
+    left_out: tuple[LeftOut, ...]
+    notes: tuple[str, ...]
+    """What a reader should know: runs scored on other scenes than the rest, rows left aside, rules not asked."""
+
+    @property
+    def runs(self) -> list[RunScores]:
+        return [run for section in self.sections for run in section.runs]
+
+
+def read(paths: Iterable[str | Path]) -> Material:
+    """Everything in these folders, each a run or a folder of runs (at any depth that makes sense)."""
+    runs: list[RunScores] = []
+    left_out: list[LeftOut] = []
+    notes: list[str] = []
+    for folder in find_folders(paths):
+        found = _read_run(folder, notes)
+        if isinstance(found, LeftOut):
+            left_out.append(found)
+        else:
+            runs.append(found)
+    if not runs:
+        reasons = "; ".join(f"{one.path}: {one.reason}" for one in left_out[:3])
+        more = f"; and {len(left_out) - 3} more" if len(left_out) > 3 else ""
+        raise UserError(f"none of the {len(left_out)} runs can be reported: {reasons}{more}")
+    _require_one_protocol(runs)
+    sections = divide(runs)
+    for section in sections:
+        _require_same_scenes(section)
+        notes += _notes(section)
+    return Material(tuple(sections), tuple(left_out), tuple(dict.fromkeys(notes)))
+
+
+def find_folders(paths: Iterable[str | Path]) -> list[Path]:
+    """The folders of runs at or below the paths, in order, each once; a path without any is refused."""
+    found: dict[Path, Path] = {}
+    for path in map(Path, paths):
+        if not path.is_dir():
+            raise UserError(
+                f"{path} is no folder; give folders of runs, as `slotnorm train` and `slotnorm eval` make them"
+            )
+        folders = [path] if _is_run(path) else sorted(_below(path, _DEPTH))
+        if not folders:
+            raise UserError(f"{path} is no run and holds none: there is neither experiment.json nor a folder of {ROWS}")
+        for folder in folders:
+            found.setdefault(folder.resolve(), folder)
+    return list(found.values())
+
+
+def rows_of(run: RunScores) -> Rows:
+    """The rows behind a run's scores, read again."""
+    return _load(Path(run.facts["path"]), dict(run.facts), [])
+
+
+def _is_run(folder: Path) -> bool:
+    return (folder / "experiment.json").is_file() or any((folder / ROWS).glob("*.npz"))
+
+
+def _below(folder: Path, depth: int) -> Iterable[Path]:
+    for child in folder.iterdir():
+        if child.is_dir() and not child.is_symlink():
+            if _is_run(child):
+                yield child
+            elif depth > 1:
+                yield from _below(child, depth - 1)
+
+
+def _read_run(folder: Path, notes: list[str]) -> RunScores | LeftOut:
+    facts: dict[str, Any] = {"path": str(folder)}
+    if (folder / "experiment.json").is_file():
+        run = Run.open(folder)
+        facts |= {"experiment": to_document(run.experiment), "command": run.command, "data": run.data}
+        if run.checkpoints.is_dir():
+            if not run.finished:
+                return LeftOut(folder, f"still training, at step {run.step} of {run.experiment.recipe.steps}")
+            record = run.record()
+            facts |= {"step": record["step"], "seconds": record["seconds"]}
+    if not any((folder / ROWS).glob("*.npz")):
+        return LeftOut(folder, f"not evaluated yet; `slotnorm eval {folder}` does it")
+    rows = _load(folder, facts, notes)
+    scores = summarize(rows.with_columns(run=folder.name))
+    judged = _read_binding(folder)
+    return dataclasses.replace(scores[0], failed=judged.get("failed"), facts={**facts, "binding": judged})
+
+
+def _load(folder: Path, facts: dict[str, Any], notes: list[str]) -> Rows:
+    """All rows of a run, and in `facts` where they come from."""
+    parts = [Rows.load(path) for path in sorted((folder / ROWS).glob("*.npz"))]
+    headers = [part.header for part in parts]
+    weights = list(dict.fromkeys(str(header.get("weights", "")) for header in headers))
+    if len(weights) > 1:
+        raise UserError(
+            f"{folder / ROWS} holds rows of different weights ({weights[0][:12]} and {weights[1][:12]}); delete that "
+            f"folder and run `slotnorm eval {folder}` again"
+        )
+    rows = Rows.concat(parts)
+    told = next((header["experiment"] for header in headers if isinstance(header.get("experiment"), dict)), None)
+    if told is not None:
+        facts.setdefault("experiment", told)
+    rows = _of_one_iterations(rows, folder, facts, notes)
+    _require_each_once(rows, folder)
+    scenes = {}
+    for part in parts:
+        for dataset in part.unique("dataset"):
+            scenes[dataset] = {name: part.header.get(name) for name in ("scenes", "images", "num_scenes")}
+    facts |= {
+        "weights": weights[0], "scenes": scenes, "versions": headers[0].get("versions", {}),
+        "noise_seed": headers[0].get("noise_seed"),
+    }  # fmt: skip
+    return rows
+
+
+def _of_one_iterations(rows: Rows, folder: Path, facts: dict[str, Any], notes: list[str]) -> Rows:
+    """Rows with the experiment's own number of iterations, where several numbers were evaluated."""
+    found = sorted(rows.unique("iterations"))
+    if len(found) < 2:
+        return rows
+    own = facts.get("experiment", {}).get("recipe", {}).get("evaluation_iterations")
+    if own not in found:
+        raise UserError(
+            f"{folder / ROWS} holds rows of {' and '.join(map(str, found))} iterations, and the experiment does not "
+            "say which is its own; keep one of them"
+        )
+    others = ", ".join(str(number) for number in found if number != own)
+    notes.append(f"{folder.name}: rows with {others} iterations are left aside; its own for evaluation are {own}.")
+    return rows.where(iterations=own)
+
+
+def _require_each_once(rows: Rows, folder: Path) -> None:
+    columns = ("dataset", "source", "metric", "slots", "image")
+    keys = np.stack([rows.codes(name).astype(np.int64) for name in columns])
+    if np.unique(keys, axis=1).shape[1] < len(rows):
+        raise UserError(
+            f"{folder / ROWS} holds rows twice for the same image, slots and metric; delete the copies, or the folder, "
+            f"and run `slotnorm eval {folder}` again"
+        )
+
+
+def _read_binding(folder: Path) -> dict[str, Any]:
+    """What the failed-run rule said of the run; empty when it was not asked."""
+    path = folder / ROWS / BINDING
+    if not path.is_file():
+        return {}
+    try:
+        judged = json.loads(path.read_text())
+        if "sha256_of_this" in judged:
+            judged = read_sealed(path)
+        if not isinstance(judged["failed"], bool):
+            raise TypeError("failed is neither true nor false")
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        if isinstance(error, DamagedFile):
+            raise
+        raise DamagedFile(
+            f"{path} does not say whether the run failed ({error}); delete it and evaluate again"
+        ) from error
+    return dict(judged)
+
+
+def _require_one_protocol(runs: Sequence[RunScores]) -> None:
+    by_protocol: dict[str, RunScores] = {}
+    for run in runs:
+        by_protocol.setdefault(run.protocol, run)
+    if len(by_protocol) > 1:
+        (one, first), (other, second) = list(by_protocol.items())[:2]
+        raise UserError(
+            f"{first.facts['path']} follows the protocol {one!r} and {second.facts['path']} {other!r}: their numbers "
+            "cannot be compared; report them apart"
+        )
+
+
+def _require_same_scenes(section: Section) -> None:
+    """Runs that are compared were evaluated on the same set under the same name."""
+    for dataset in section.sets:
+        seen: dict[str, RunScores] = {}
+        for run in section.everyone:
+            if (fingerprint := run.facts["scenes"].get(dataset, {}).get("scenes")) is not None:
+                seen.setdefault(fingerprint, run)
+        if len(seen) > 1:
+            first, second = list(seen.values())[:2]
+            raise UserError(
+                f"{first.facts['path']} and {second.facts['path']} were evaluated on different scenes that are both "
+                f"called {dataset}; evaluate them on the same, or report them apart"
+            )
+
+
+def _notes(section: Section) -> list[str]:
+    notes = []
+    for dataset in section.sets:
+        numbers = {
+            run.facts["scenes"][dataset]["num_scenes"] for run in section.everyone if dataset in run.facts["scenes"]
+        }
+        chosen = {run.facts["scenes"][dataset]["images"] for run in section.everyone if dataset in run.facts["scenes"]}
+        if len(chosen) > 1:
+            span = " to ".join(str(number) for number in sorted({min(numbers), max(numbers)}))
+            notes.append(f"{section.title}: not all runs are scored on the same scenes of {dataset} (numbers: {span}).")
+    unjudged = [run.name for run in section.runs if run.failed is None]
+    if unjudged:
+        notes.append(
+            f"{section.title}: the failed-run rule was not asked for {len(unjudged)} of {len(section.runs)} runs."
+        )
+    planned = experiments.studies().get(section.study)
+    if planned:
+        missing = [norm for norm in planned.norms if norm not in {run.norm for run in section.runs}]
+        if missing:
+            notes.append(f"{section.title}: no runs of {', '.join(missing)} yet.")
+    return notes
+
+
+def experiment_of(run: RunScores) -> Experiment | None:
+    """The run's experiment, where it is known."""
+    document = run.facts.get("experiment")
+    return from_document(Experiment, document) if isinstance(document, dict) else None
