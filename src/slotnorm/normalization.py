@@ -218,9 +218,8 @@ def make_normalization(normalization: str | Normalization, dim: int) -> Normaliz
     """The normalization asked for, by name or as an instance, for slots of width `dim`."""
     if isinstance(normalization, Normalization):
         if normalization.dim != dim:
-            raise ValueError(
-                f"{normalization.name} is built for dim {normalization.dim}, the slots have {dim}; build it with dim={dim}"
-            )
+            name, given = normalization.name, normalization.dim
+            raise ValueError(f"{name} is built for dim {given}, the slots have {dim}; build it with dim={dim}")
         return normalization
     known = normalizations()
     if not isinstance(normalization, str) or normalization not in known:
