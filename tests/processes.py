@@ -66,16 +66,24 @@ def train(experiment: Experiment, into: Path, data: Path, **how: Any) -> Command
     return Command(["train", *words], log, how.get("environment"), fault, *arguments)
 
 
-def ranks(experiment: Experiment, into: Path, data: Path, number: int) -> list[Command]:
-    """The same as torchrun starts it: `number` processes that make one training."""
+def call(function: Callable[..., None], *arguments: Any, environment: Mapping[str, str]) -> Command:
+    """A function of a test module in another process; its last argument is a folder, where it may write."""
+    log = arguments[-1] / f"log-{time.monotonic_ns()}.txt"
+    return Command([], log, environment, function, *arguments)
+
+
+def rank_environments(number: int) -> list[dict[str, str]]:
+    """What torchrun tells each of `number` processes."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
     shared = {"WORLD_SIZE": str(number), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    return [
-        train(experiment, into, data, environment={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)})
-        for rank in range(number)
-    ]
+    return [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(number)]
+
+
+def ranks(experiment: Experiment, into: Path, data: Path, number: int) -> list[Command]:
+    """The same as torchrun starts it: `number` processes that make one training."""
+    return [train(experiment, into, data, environment=environment) for environment in rank_environments(number)]
 
 
 def _run(
@@ -98,7 +106,8 @@ def _run(
     torch.set_num_threads(1)
     if fault:
         fault(*fault_arguments)
-    main(arguments)
+    if arguments:
+        main(arguments)
 
 
 def die_inside_save(save: int, call: int) -> None:

@@ -234,7 +234,7 @@ def test_a_checkpoint_of_another_run_is_refused_by_its_name(tmp_path: Path, data
     for path in other.checkpoints.glob("step-16.*"):
         shutil.copy(path, run.checkpoints)
     with pytest.raises(UserError, match="belongs to another run, toy-weighted_sum-2"):
-        train(run.experiment, tmp_path, data=data)
+        train(tiny.experiment(steps=20), tmp_path, data=data)
 
 
 def test_a_record_under_another_step_is_noticed(tmp_path: Path, unbroken: Run) -> None:

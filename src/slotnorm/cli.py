@@ -133,11 +133,12 @@ def sweep(arguments: list[str], prog: str) -> None:
     asked = parse_sweep(arguments, prog)
     if asked is None:
         return
-    from slotnorm.sweep import plan, report, sweep
+    from slotnorm.sweep import plan, report, require_success, sweep
 
     jobs = plan(asked.trainings)
     sweep(jobs, asked.jobs)
     print(report(jobs))
+    require_success(jobs)
 
 
 def theory(run: Path | None = None, seed: int = 0) -> None:

@@ -5,7 +5,6 @@ import signal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import mse_loss
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from slotnorm import randomness
@@ -13,6 +12,7 @@ from slotnorm.config import Experiment, SetModel
 from slotnorm.data.batches import Batch, to_images
 from slotnorm.distributed import Ranks, lost_rank_named
 from slotnorm.errors import NonFinite, UserError
+from slotnorm.metrics import squared_error
 from slotnorm.models.building import build
 from slotnorm.models.set_predictor import matching_loss
 from slotnorm.optimizer import Adam
@@ -70,13 +70,13 @@ class Learner:
             parameter.grad = None
         loss = self.loss(batch)
         self.scaler.scale(loss).backward()
-        self.scaler.unscale_(self.optimizer)  # type: ignore[arg-type]
         gradients = [parameter.grad for parameter in self.parameters.values() if parameter.grad is not None]
         # loss and signals travel with the gradients: one exchange a step, and all ranks decide alike
-        extra = torch.stack([loss.detach().float(), *(loss.new_tensor(stop == number).float() for number in SIGNALS)])
+        extra = torch.stack([loss.detach(), *(loss.new_tensor(float(stop == number)) for number in SIGNALS)])
         self.ranks.sum_([*gradients, extra])
         if self.ranks.world_size > 1:
             torch._foreach_div_(gradients, self.ranks.world_size)
+        self.scaler.unscale_(self.optimizer)  # type: ignore[arg-type]  # after the exchange: all ranks see an overflow
         received = [number for number, count in zip(SIGNALS, extra[1:].tolist(), strict=True) if count]
         return float(extra[0]) / self.ranks.world_size, next(iter(received), None)
 
@@ -96,8 +96,8 @@ class Learner:
             )
         if isinstance(experiment.recipe.model, SetModel):
             targets = property_targets(batch.properties, experiment.recipe.protocol, experiment.slots).to(device)
-            return matching_loss(decomposition.predictions.float(), targets)
-        return mse_loss(decomposition.reconstruction.float(), inputs)
+            return matching_loss(decomposition.predictions, targets)
+        return squared_error(decomposition.reconstruction, inputs).mean()
 
     def _require_finite(self, step: int, loss: float, norm: float) -> None:
         overflow_is_normal = self.scaler.is_enabled() and self.scaler.get_scale() > 1.0  # the scaler skips such a step

@@ -97,7 +97,7 @@ def sweep(jobs: list[Job], side_by_side: int) -> None:
 
 
 def report(jobs: Sequence[Job]) -> str:
-    """What became of each run, one line each; raises `SweepFailed` with the same lines when any failed."""
+    """What became of each run, one line each."""
     lines = []
     for job in jobs:
         if job.state in ("finished", "skipped"):
@@ -105,11 +105,13 @@ def report(jobs: Sequence[Job]) -> str:
             lines.append(f"{Run.open(job.path).summary()}{again}")
         else:
             lines.append(f"{job.path}: {job.state}, {job.reason}; {job.path / 'log.txt'} tells more")
-    failed = sum(job.state == "failed" for job in jobs)
-    lines.append(f"{len(jobs) - failed} of {len(jobs)} runs are finished, {failed} failed")
-    if failed:
-        raise SweepFailed("\n".join(lines))
     return "\n".join(lines)
+
+
+def require_success(jobs: Sequence[Job]) -> None:
+    """Raise `SweepFailed` with the number of runs that failed, if any did."""
+    if failed := sum(job.state == "failed" for job in jobs):
+        raise SweepFailed(f"{failed} of {len(jobs)} runs failed; the same command tries them again")
 
 
 def _start(job: Job) -> Job:

@@ -20,7 +20,7 @@ from slotnorm.data.batches import batches
 from slotnorm.data.scenes import Scenes
 from slotnorm.data.sources import data_fingerprint, training_scenes, validation_scenes
 from slotnorm.distributed import Ranks, joined
-from slotnorm.errors import UserError
+from slotnorm.errors import DamagedFile, UserError
 from slotnorm.learner import Learner, Step
 from slotnorm.models.building import require_normalization
 from slotnorm.progress import Progress
@@ -67,6 +67,8 @@ def train(
     """
     require_normalization(experiment.norm)
     path = Path(into) / experiment.run_name
+    if finished := _finished(path, experiment):
+        return finished
     with contextlib.ExitStack() as stack:
         stop = stack.enter_context(Stop())
         ranks = stack.enter_context(joined())
@@ -218,6 +220,17 @@ def _environment(ranks: Ranks) -> dict[str, Any]:
 def _fields(experiment: Experiment) -> tuple[str, ...]:
     properties = ("properties",) if isinstance(experiment.recipe.model, SetModel) else ()
     return (experiment.recipe.model.input, *properties)
+
+
+def _finished(path: Path, experiment: Experiment) -> Run | None:
+    """The run, if it holds this experiment and its last checkpoint is whole: then not even the data is needed."""
+    if not (path / "experiment.json").is_file() or (run := Run.open(path)).experiment != experiment:
+        return None
+    try:
+        checkpoints.read_record(run.checkpoints, experiment.recipe.steps)
+    except DamagedFile:
+        return None
+    return run
 
 
 def _open(path: Path, experiment: Experiment, data: str | Path | None) -> tuple[Scenes, Run]:

@@ -15,6 +15,14 @@ from slotnorm.errors import UserError
 
 _SPLITS = ("train", "val", "test")
 
+# What builds the sets of the experiments that are not generated.
+_COMMANDS = {
+    "clevr": "slotnorm data clevr --from clevr_with_masks_train.tfrecords --protocol {protocol}",
+    "clevr-mini": "slotnorm data folder --from clevr-mini/{split} --size 64 --out {folder}",
+    "movi-c": "slotnorm data features --from MOVI-C-{split} --out {folder}",
+    "toy-features": "slotnorm data features --from SCENES --backbone RUN --out {folder}",
+}
+
 
 def training_scenes(experiment: Experiment, directory: str | Path | None = None, num: int | None = None) -> Scenes:
     """What it is trained on; of generated scenes `num`, or as many as the recipe needs: at most steps x batch."""
@@ -75,6 +83,13 @@ def _generate(scenes: GeneratedScenes, split: str, objects: tuple[int, int], num
 
 def _load(experiment: Experiment, split: str, directory: str | Path | None) -> Scenes:
     protocol, most = experiment.recipe.protocol, experiment.max_objects
+    folder = set_folder(experiment.dataset, split, protocol)
+    if directory is None and not (folder / MANIFEST).exists() and experiment.dataset in _COMMANDS:
+        command = _COMMANDS[experiment.dataset].format(split=split, protocol=protocol, folder=folder)
+        raise UserError(
+            f"{experiment.dataset} ({split}, {protocol}) is not built: {folder} holds no {MANIFEST}; "
+            f"make it with `{command}`, or give its folder with --data"
+        )
     return load(experiment.dataset, split, max_objects=most, protocol=protocol, directory=directory)
 
 

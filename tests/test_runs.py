@@ -1,0 +1,137 @@
+import dataclasses
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import tiny
+from slotnorm import runs
+from slotnorm.config import Experiment
+from slotnorm.documents import read_sealed, write_sealed
+from slotnorm.errors import DamagedFile, UserError
+from slotnorm.runs import Run
+from slotnorm.training import train
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.build_scenes(tmp_path_factory.mktemp("data")).directory
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Run:
+    return train(tiny.experiment(), tmp_path_factory.mktemp("runs"), data=data)
+
+
+@pytest.fixture
+def run(tmp_path: Path, finished: Run) -> Run:
+    shutil.copytree(finished.path, tmp_path / finished.name)
+    return Run.open(tmp_path / finished.name)
+
+
+def test_a_run_knows_its_experiment_its_step_and_its_scores(run: Run) -> None:
+    assert run.experiment == tiny.experiment()
+    assert (run.name, run.step, run.finished) == ("toy-weighted_sum-1", 12, True)
+    assert run.record()["threads"] == torch.get_num_threads()
+    assert run.record()["world_size"] == 1
+    assert run.record()["data"] == run.data
+    assert run.validation() == run.metrics()[-1]["validation"]
+    assert run.summary().startswith(f"{run.path}: step 12 of 12  f_ari@4 ")
+
+
+def test_the_newest_two_checkpoints_are_kept(run: Run) -> None:
+    names = {path.name for path in run.checkpoints.iterdir()}
+    endings = ("safetensors", "optimizer.safetensors", "json")
+    assert names == {f"step-{step}.{ending}" for step in (8, 12) for ending in endings}
+
+
+def test_a_runs_model_is_in_evaluation_mode_and_knows_its_experiment(run: Run) -> None:
+    model = run.model()
+    assert not model.training
+    assert model.experiment == run.experiment
+    assert model(torch.zeros(2, 3, 8, 8), num_slots=6).masks.shape == (2, 6, 8, 8)
+
+
+def test_a_finished_run_is_not_trained_again(run: Run, data: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in run.path.rglob("*")}
+    assert train(run.experiment, run.path.parent, data=data / "not there").step == 12
+    assert {path: path.stat().st_mtime_ns for path in run.path.rglob("*")} == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"batch_size": 8}, "was started with recipe.batch_size 4, not 8"),
+        ({"learning_rate": 0.5}, "was started with recipe.learning_rate 0.01, not 0.5"),
+        ({"checkpoint_every": 5}, "was started with recipe.checkpoint_every 4, not 5"),
+        ({"model": dataclasses.replace(tiny.IMAGES, dim=4)}, "was started with recipe.model.dim 8, not 4"),
+        ({"steps": 11}, "already been trained to step 12, beyond recipe.steps 11: steps may only grow"),
+    ],
+)
+def test_another_recipe_is_refused_by_the_field(run: Run, data: Path, changes: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        train(tiny.experiment(**changes), run.path.parent, data=data)
+    assert Run.open(run.path).experiment == run.experiment
+
+
+def test_steps_may_grow_and_a_cosine_says_so(run: Run, data: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    longer = train(tiny.experiment(steps=14), run.path.parent, data=data)
+    assert longer.step == 14
+    assert Run.open(run.path).experiment.recipe.steps == 14
+    assert "the cosine schedule now ends at step 14 instead of 12" in capfd.readouterr().err
+
+
+def test_other_data_is_refused(run: Run, tmp_path: Path) -> None:
+    fewer = tiny.build_scenes(tmp_path / "fewer", num=20)
+    with pytest.raises(UserError, match="was started on 56 scenes of the data .*, but now there are 12 of"):
+        train(tiny.experiment(steps=14), run.path.parent, data=fewer.directory)
+    others = tiny.build_scenes(tmp_path / "others", seed=1)
+    with pytest.raises(UserError, match="give the same data, or train into another folder"):
+        train(tiny.experiment(steps=14), run.path.parent, data=others.directory)
+
+
+def test_another_environment_is_said(run: Run, data: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for step in (8, 12):
+        record = read_sealed(run.checkpoints / f"step-{step}.json")
+        write_sealed(run.checkpoints / f"step-{step}.json", {**record, "threads": 64})
+    train(tiny.experiment(steps=13), run.path.parent, data=data)
+    assert f"note: threads was 64 and is {torch.get_num_threads()}" in capfd.readouterr().err
+
+
+def test_what_is_no_run_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is no run: it has no experiment.json"):
+        Run.open(tmp_path)
+    with pytest.raises(UserError, match="is no run and holds none"):
+        runs.find([tmp_path])
+
+
+def test_a_damaged_experiment_is_noticed(run: Run, data: Path) -> None:
+    path = run.path / "experiment.json"
+    path.write_bytes(path.read_bytes().replace(b'"seed": 1', b'"seed": 2'))
+    with pytest.raises(DamagedFile, match="its seal does not match"):
+        Run.open(run.path)
+    path.unlink()
+    assert train(run.experiment, run.path.parent, data=data).step == 12, "the checkpoints know the run they belong to"
+
+
+def test_a_run_of_a_newer_format_is_refused(run: Run) -> None:
+    content = read_sealed(run.path / "experiment.json")
+    write_sealed(run.path / "experiment.json", {**content, "format": 2})
+    with pytest.raises(UserError, match="has format 2, this slotnorm reads 1"):
+        Run.open(run.path)
+
+
+def test_a_run_without_checkpoint_says_how_to_continue(tmp_path: Path) -> None:
+    started = runs.start(tmp_path / "toy-weighted_sum-1", tiny.experiment(), 56, "data")
+    assert not started.finished
+    with pytest.raises(UserError, match="has no checkpoint yet; continue it with `slotnorm train toy "):
+        started.model()
+
+
+def test_runs_are_found_by_name_in_folders_of_runs(tmp_path: Path, data: Path) -> None:
+    experiments: list[Experiment] = [tiny.experiment(seed=seed, steps=1) for seed in (1, 2, 3)]
+    trained = [train(experiment, tmp_path, data=data) for experiment in experiments]
+    assert [run.name for run in runs.find([tmp_path])] == [run.name for run in trained]
+    assert [run.name for run in runs.find([trained[1].path, tmp_path])] == [trained[n].name for n in (1, 0, 2)]

@@ -1,0 +1,147 @@
+import dataclasses
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+import processes
+import tiny
+from slotnorm import cli, commands, sweep
+from slotnorm.errors import UserError
+from slotnorm.plugins import load_plugin, loaded_plugins
+from slotnorm.runs import Run
+from slotnorm.sweep import Job
+from slotnorm.training import train
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.build_scenes(tmp_path_factory.mktemp("data")).directory
+
+
+def arguments(into: Path, data: Path, *more: str) -> list[str]:
+    """`sweep toy` of the tiny experiment: its options less norm and seed."""
+    words = commands.words(commands.Training(tiny.experiment(), into=into, data=data))
+    return ["sweep", *words, *more]
+
+
+class Direct:
+    """Stands for the process of a job: the same command in a process that needs no imports."""
+
+    def __init__(self, command: list[str], **how: object) -> None:
+        log = Path(os.readlink(f"/proc/self/fd/{how['stdout'].fileno()}"))  # type: ignore[attr-defined]
+        assert command[:3] == [sys.executable, "-m", "slotnorm"]
+        self.command = processes.Command(command[3:], log, {"OMP_NUM_THREADS": how["env"]["OMP_NUM_THREADS"]})  # type: ignore[index]
+
+    def poll(self) -> int | None:
+        return self.command.process.exitcode
+
+    @property
+    def returncode(self) -> int | None:
+        return self.poll()
+
+    def wait(self) -> int:
+        return self.command.wait()
+
+    def send_signal(self, number: signal.Signals) -> None:
+        self.command.send(number)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep.subprocess, "Popen", Direct)
+    monkeypatch.setattr(sweep, "_SECONDS_BETWEEN_LOOKS", 0.02)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_sweep_trains_what_is_missing_and_a_second_one_skips_it(
+    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(tiny.experiment("layer_norm"), tmp_path, data=data)
+    command = arguments(tmp_path, data, "--norms", "layer_norm", "batch_norm", "--seeds", "1", "2", "--jobs", "2")
+    cli.main(command)
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) == 4
+    assert said[0].startswith(f"{tmp_path / 'toy-layer_norm-1'}: step 12 of 12")
+    assert said[0].endswith("(was finished already)")
+    assert all(Run.open(path).finished for path in tmp_path.iterdir())
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    cli.main(command)
+    assert capsys.readouterr().out.count("was finished already") == 4
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_failed_run_is_counted_and_shown_and_the_others_go_on(
+    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tiny.experiment("layer_norm", batch_size=2, steps=1)
+    train(other, tmp_path, data=data)  # in the way: another recipe under the same name
+    with pytest.raises(SystemExit) as ended:
+        cli.main(arguments(tmp_path, data, "--norms", "layer_norm", "batch_norm", "--seeds", "1"))
+    said, sentence = capsys.readouterr()
+    assert ended.value.code == 1
+    assert "slotnorm: 1 of 2 runs failed" in sentence
+    assert "toy-layer_norm-1: failed, exit code 2: slotnorm: " in said
+    assert "was started with recipe.batch_size 2, not 4" in said
+    assert "toy-batch_norm-1: step 12 of 12" in said
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_run_that_another_process_trains_is_waited_for(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So a sweep that comes after one that was killed finds its orphans at work, and takes what they finish."""
+    monkeypatch.setattr(sweep, "_SECONDS_BEFORE_RETRY", 0.1)
+    experiment = tiny.experiment(steps=40)
+    orphan = processes.train(experiment, tmp_path / "runs", data)
+    orphan.until((tmp_path / "runs" / experiment.run_name / "experiment.json").exists)
+    jobs = [Job(commands.Training(experiment, into=tmp_path / "runs", data=data))]
+    sweep.sweep(jobs, side_by_side=1)
+    assert jobs[0].state == "finished"
+    assert orphan.wait() == 0, orphan.said
+
+
+def test_a_sweep_passes_a_signal_on_and_continues_when_called_again(tmp_path: Path, data: Path) -> None:
+    """With real processes: they have sessions of their own, one thread each, and save before the sweep ends."""
+    experiment = tiny.experiment(steps=100_000)
+    words = commands.words(commands.Training(experiment, into=tmp_path / "runs", data=data))
+    more = ["--norms", "weighted_sum", "layer_norm", "--seeds", "1", "--jobs", "2"]
+    command = processes.Command(["sweep", *words, *more], tmp_path / "log")
+    paths = [tmp_path / "runs" / f"toy-{norm}-1" for norm in ("weighted_sum", "layer_norm")]
+    command.until(lambda: all((path / "metrics.jsonl").exists() for path in paths))
+    command.until(lambda: all((path / "metrics.jsonl").stat().st_size for path in paths))
+    command.send(signal.SIGTERM)
+    assert command.wait() == 143, command.said
+    assert "stopped by SIGTERM; the runs were saved, and the same command continues" in command.said
+    for path in paths:
+        run = Run.open(path)
+        assert run.record()["threads"] == 1
+        assert run.step == run.metrics()[-1]["step"] or run.step % experiment.recipe.log_every
+        assert "stopped by SIGTERM and saved at step" in (path / "log.txt").read_text()
+        assert not (path / ".lock").exists()
+
+
+def test_no_jobs_at_once_is_refused(tmp_path: Path, data: Path) -> None:
+    with pytest.raises(UserError, match="--jobs is 0"):
+        sweep.sweep([Job(commands.Training(tiny.experiment(), into=tmp_path, data=data))], side_by_side=0)
+
+
+def test_progress_is_read_from_the_metrics(tmp_path: Path, data: Path) -> None:
+    job = Job(commands.Training(tiny.experiment(), into=tmp_path, data=data))
+    assert job.trained_steps == 0
+    train(tiny.experiment(), tmp_path, data=data)
+    assert job.trained_steps == 12
+    longer = dataclasses.replace(job.training, experiment=tiny.experiment(steps=20))
+    assert [planned.state for planned in sweep.plan([job.training, longer])] == ["skipped", "waiting"]
+
+
+def test_plugins_go_to_the_processes(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("")
+    load_plugin(tmp_path / "mine.py")
+    try:
+        assert tmp_path / "mine.py" in loaded_plugins()
+    finally:
+        del sys.modules["slotnorm_plugin_mine"]
