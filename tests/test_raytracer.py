@@ -15,7 +15,7 @@ SIZE = 64
 EYE, TARGET = (0.3, -9.7, 7.2), (0.0, -0.15, 0.2)
 CAMERA = Camera.looking_at(TARGET, EYE, SIZE)
 SOLIDS = [
-    Solid.standing(shape, x, y, radius, rotation)
+    Solid.standing(shape, radius, rotation, x, y)
     for shape in (CUBE, SPHERE, CYLINDER)
     for x, y, radius, rotation in ((0.0, 0.0, 0.7, 0.0), (-2.1, 1.3, 0.35, 33.0), (1.9, -2.4, 0.9, 200.0))
 ]
@@ -100,7 +100,7 @@ def test_the_bounding_box_holds_the_whole_solid(solid):
 
 
 def test_the_nearest_of_two_solids_is_seen():
-    front, back = Solid.standing(SPHERE, 0.0, -1.0, 0.4, 0), Solid.standing(CUBE, 0.0, 0.5, 0.7, 10)
+    front, back = Solid.standing(SPHERE, 0.4, 0, 0.0, -1.0), Solid.standing(CUBE, 0.7, 10, 0.0, 0.5)
     owner, _ = compose(raytracer.see(CAMERA, [back, front]), SIZE)
     seen_alone = mask(front).reshape(SIZE, SIZE)
     np.testing.assert_array_equal(owner[CENTRE] == 2, seen_alone)
@@ -150,7 +150,7 @@ def test_normals_are_of_length_one_and_look_at_the_eye(solid):
 def test_every_pair_of_which_one_hides_the_lamp_from_the_other_is_looked_at():
     random = np.random.default_rng(1)
     lamp = np.array([[-5.0], [-4.5], [7.0]], np.float32)
-    solids = [Solid.standing(SPHERE, *random.uniform(-3, 3, 2), random.uniform(0.2, 0.7), 0) for _ in range(12)]
+    solids = [Solid.standing(SPHERE, random.uniform(0.2, 0.7), 0, *random.uniform(-3, 3, 2)) for _ in range(12)]
     pairs = set(raytracer.pairs_on_the_way(solids, lamp))
     for i, receiver in enumerate(solids):
         surface = random.standard_normal((3, 2000)).astype(np.float32)

@@ -83,7 +83,7 @@ class Solid:
     sine: float
 
     @staticmethod
-    def standing(shape: int, x: float, y: float, radius: float, rotation: float) -> "Solid":
+    def standing(shape: int, radius: float, rotation: float, x: float, y: float) -> "Solid":
         """A solid turned by `rotation` degrees about the vertical."""
         angle = math.radians(rotation) if shape == CUBE else 0.0
         return Solid(shape, x, y, radius, math.cos(angle), math.sin(angle))

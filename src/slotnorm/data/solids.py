@@ -39,6 +39,7 @@ def draw(request: Request, random: np.random.Generator, count: int) -> Drawing |
     # the corners of a cube stand out of the circle of its radius
     reach = objects.radius * np.where(objects.shape == CUBE, math.sqrt(2), 1.0)
     outlines = list(zip(objects.shape.tolist(), objects.radius.tolist(), objects.rotation.tolist(), strict=True))
+    standing: dict[int, Solid] = {}
 
     def candidates(chosen: list[int]) -> Floats:
         places = random.uniform(-AREA, AREA, (len(chosen), CANDIDATES, 2))
@@ -48,18 +49,16 @@ def draw(request: Request, random: np.random.Generator, count: int) -> Drawing |
         places[(np.abs(column - middle) > edge) | (np.abs(row - middle) > edge)] = np.nan
         return places
 
-    def standing(chosen: list[int], places: Floats) -> list[Solid]:
-        found = ((outlines[j], places[j].tolist()) for j in chosen)
-        return [Solid.standing(shape, x, y, radius, rotation) for (shape, radius, rotation), (x, y) in found]
-
     def trace(chosen: list[int], places: Floats) -> list[Layer]:
-        return raytracer.see(camera, standing(chosen, places))
+        for j in chosen:
+            standing[j] = Solid.standing(*outlines[j], *places[j].tolist())
+        return raytracer.see(camera, [standing[j] for j in chosen])
 
     arranged = arrange(request, reach, candidates, trace)
     if arranged is None:
         return None
     objects.x, objects.y = arranged.places.T
-    solids = standing(list(range(count)), arranged.places)
+    solids = [standing[j] for j in range(count)]
     scene = Scene(camera, lights, solids, _ALBEDO[:, objects.color], objects.material == METAL)
     return Drawing(paint(scene, arranged.owner, arranged.depth), arranged.owner[CENTRE], objects)
 
