@@ -40,7 +40,7 @@ def compute_gradients(experiment: Experiment, data: Path, dtype: torch.dtype, ou
         loss, stop = learner.gradients(batch, signal.SIGHUP if ranks.rank == 1 else None)
         assert stop == (signal.SIGHUP if ranks.world_size > 1 else None), "all ranks learn of one rank's signal"
         tensors = {name: parameter.grad for name, parameter in learner.parameters.items() if parameter.grad is not None}
-        tensors |= {name: buffer for name, buffer in learner.model.named_buffers()}
+        tensors |= dict(learner.model.named_buffers())
         save_file(
             {**tensors, "loss": torch.tensor(loss, dtype=torch.float64)},
             out / f"{ranks.world_size}-{ranks.rank}.safetensors",

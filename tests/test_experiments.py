@@ -145,8 +145,8 @@ def test_the_command_line_of_an_experiment_makes_it_again(varied: Any) -> None:
 
 def test_every_field_is_an_option() -> None:
     parsed = parse_training(
-        ["toy", "--norm", "layer_norm", "--seed", "4", "--slots", "6", "--recipe.steps", "9", "--recipe.checkpoint-every",
-         "3", "--recipe.model.decoder-hidden", "8", "16", "--scenes.objects", "1", "2", "--recipe.clip", "None"],
+        ["toy", "--norm", "layer_norm", "--seed", "4", "--slots", "6", "--recipe.steps", "9",
+         "--recipe.checkpoint-every", "3", "--recipe.model.decoder-hidden", "8", "16", "--scenes.objects", "1", "2", "--recipe.clip", "None"],
         "slotnorm train",
     )  # fmt: skip
     assert isinstance(parsed, Training)

@@ -60,7 +60,7 @@ MODELS = {
 
 @pytest.mark.parametrize("kind", MODELS)
 def test_training_in_two_parts_gives_the_same_bits_as_in_one(tmp_path: Path, scenes: Scenes, kind: str) -> None:
-    """With a schedule that does not know the last step, a run that grew is the run that was that long from the start."""
+    """With a schedule that does not know the last step, a run that grew is one that was so long from the start."""
     experiment = tiny.experiment(half_life=10, cosine_to=None, **MODELS[kind])
     whole = train(grown(experiment, 9), tmp_path / "whole", data=scenes.directory)
     train(grown(experiment, 5), tmp_path / "parts", data=scenes.directory)
@@ -307,9 +307,9 @@ def test_scenes_without_masks_train_and_have_no_segmentation_scores(tmp_path: Pa
     ("name", "command"),
     [
         ("clevr-6-7", "`slotnorm data clevr --from clevr_with_masks_train.tfrecords --protocol paper`"),
-        ("movi-6-7", "`slotnorm data features --from MOVI-C-train --out "),
+        ("movi-6-7", "movi-c/paper/train --backbone vit_base_patch8_224.dino --weights hub`"),
         ("clevr-mini-6-7", "`slotnorm data folder --from clevr-mini/train --size 64 --out "),
-        ("toy-features", "`slotnorm data features --from SCENES --backbone RUN --out "),
+        ("toy-features", "`slotnorm data features --from SCENES --backbone run:RUN --out "),
     ],
 )
 def test_data_that_is_not_there_is_one_sentence_with_the_command_that_makes_it(

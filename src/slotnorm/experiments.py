@@ -128,7 +128,8 @@ def _tests(dataset: str, few: tuple[int, int], many: tuple[int, int]) -> tuple[E
 
 _FEW, _MANY = (3, 6), (3, 10)
 _CLEVR_TESTS = _tests("clevr", _FEW, _MANY)
-_MOVI_TESTS = _tests("movi-c", _FEW, _MANY)
+_MOVI_SET = "movi-c-features"
+_MOVI_TESTS = (EvaluationSet("movi-c6", _MOVI_SET, _FEW), EvaluationSet("movi-c10", _MOVI_SET, _MANY))
 _TOY_FEW, _TOY_MANY = _TOY_SCENES.objects, _TOY_SCENES.test_objects
 
 _FIVE, _THREE = (1, 2, 3, 4, 5), (1, 2, 3)
@@ -136,9 +137,9 @@ _FIVE, _THREE = (1, 2, 3, 4, 5), (1, 2, 3)
 _PAPER = (
     Study(Experiment("clevr-6-7", "clevr", 7, _CLEVR, 6), "Fig. 1, 2, 7; Sec. 5.1", _FIVE, 28, _ESTIMATE, _CLEVR_TESTS),
     Study(Experiment("clevr-6-11", "clevr", 11, _CLEVR, 6), "Fig. 3, 8; Sec. 5.1", _THREE, 40, _ESTIMATE, _CLEVR_TESTS),
-    Study(Experiment("movi-10-11", "movi-c", 11, _MOVI, 10), "Fig. 4, 9; Sec. 5.2", _FIVE, 35, _ESTIMATE, _MOVI_TESTS),
-    Study(Experiment("movi-6-7", "movi-c", 7, _MOVI, 6), "Fig. 5, 10; Sec. 5.2", _THREE, 23, _ESTIMATE, _MOVI_TESTS),
-    Study(Experiment("movi-6-11", "movi-c", 11, _MOVI, 6), "Fig. 6, 11; Sec. 5.2", _THREE, 35, _ESTIMATE, _MOVI_TESTS),
+    Study(Experiment("movi-10-11", _MOVI_SET, 11, _MOVI, 10), "Fig. 4, 9; Sec. 5.2", _FIVE, 35, _ESTIMATE, _MOVI_TESTS),
+    Study(Experiment("movi-6-7", _MOVI_SET, 7, _MOVI, 6), "Fig. 5, 10; Sec. 5.2", _THREE, 23, _ESTIMATE, _MOVI_TESTS),
+    Study(Experiment("movi-6-11", _MOVI_SET, 11, _MOVI, 6), "Fig. 6, 11; Sec. 5.2", _THREE, 35, _ESTIMATE, _MOVI_TESTS),
     Study(
         Experiment("properties", "clevr", 10, _PROPERTIES, 10),
         "Fig. 12, 13; App. I", _THREE, 8, _ESTIMATE, _CLEVR_TESTS[1:],
@@ -184,7 +185,7 @@ _SMALL_ONES = (
 _TRANSFERS = (
     Transfer(
         "movi-d", "Tab. 1; Sec. 5.2", ("movi-10-11", "movi-6-11", "movi-6-7"),
-        EvaluationSet("movi-d", "movi-d", (1, 23)), slots=24,
+        EvaluationSet("movi-d", "movi-d-features", (1, 23)), slots=24,
     ),
 )  # fmt: skip
 

@@ -19,8 +19,8 @@ _SPLITS = ("train", "val", "test")
 _COMMANDS = {
     "clevr": "slotnorm data clevr --from clevr_with_masks_train.tfrecords --protocol {protocol}",
     "clevr-mini": "slotnorm data folder --from clevr-mini/{split} --size 64 --out {folder}",
-    "movi-c": "slotnorm data features --from MOVI-C-{split} --out {folder}",
-    "toy-features": "slotnorm data features --from SCENES --backbone RUN --out {folder}",
+    "movi-c-features": "slotnorm data features --from {images} --backbone vit_base_patch8_224.dino --weights hub",
+    "toy-features": "slotnorm data features --from SCENES --backbone run:RUN --out {folder}",
 }
 
 
@@ -85,7 +85,9 @@ def _load(experiment: Experiment, split: str, directory: str | Path | None) -> S
     protocol, most = experiment.recipe.protocol, experiment.max_objects
     folder = set_folder(experiment.dataset, split, protocol)
     if directory is None and not (folder / MANIFEST).exists() and experiment.dataset in _COMMANDS:
-        command = _COMMANDS[experiment.dataset].format(split=split, protocol=protocol, folder=folder)
+        images = set_folder(experiment.dataset.removesuffix("-features"), split, protocol)
+        words = {"split": split, "protocol": protocol, "folder": folder, "images": images}
+        command = _COMMANDS[experiment.dataset].format(**words)
         raise UserError(
             f"{experiment.dataset} ({split}, {protocol}) is not built: {folder} holds no {MANIFEST}; "
             f"make it with `{command}`, or give its folder with --data"
