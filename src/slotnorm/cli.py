@@ -175,12 +175,38 @@ def _layer_of(path: Path) -> "SlotAttention":
     return layer_from_state(unpack(path).tensors if "slotnorm" in metadata else tensors)  # ours carry a hash
 
 
+def report(
+    runs: tyro.conf.Positional[tuple[Path, ...]],
+    out: Path = Path("report"),
+    data: Path | None = None,
+    models: bool = True,
+    rows: bool = True,
+) -> None:
+    """Draw the figures and tables of the paper from evaluated runs, with pictures, diagnostics and its claims.
+
+    Args:
+        runs: folders of runs, or folders that hold them
+        out: where the report goes; the same command writes the same files again
+        data: folder of the built set, or of its splits, when it is not in the cache
+        models: run the models for pictures and diagnostics that are not kept beside the runs yet
+        rows: write all rows as rows.csv.gz
+    """
+    from slotnorm.report.claims import counted
+    from slotnorm.report.writing import write_report
+
+    made = write_report(runs, out, data=data, models=models, rows=rows)
+    claims = ", ".join(f"{count} {verdict}" for verdict, count in counted(made.outcomes).items() if count)
+    print(f"{len(made.runs)} runs in {len(made.sections)} sections; claims: {claims}")
+    print(f"report: {out / 'report.md'}")
+
+
 VERBS: dict[str, Any] = {
     "norms": norms,
     "experiments": experiments,
     "theory": theory,
     "train": train,
     "sweep": sweep,
+    "report": report,
     "data": {
         "generate": data_generate,
         "folder": data_folder,

@@ -14,6 +14,7 @@ from slotnorm.report.appearance import looks
 from slotnorm.report.claims import Outcome, check_claims
 from slotnorm.report.curves import Figure, figures, runs_of
 from slotnorm.report.diagnostics import Diagnostics
+from slotnorm.report.escaping import file_name
 from slotnorm.report.pictures import Illustration
 from slotnorm.report.reading import LeftOut, Material
 from slotnorm.report.scores import RunScores
@@ -51,6 +52,8 @@ class SectionContents:
     """One section of the report."""
 
     section: Section
+    stem: str
+    """What its files are called."""
     both: Both
     failures: Mapping[str, str]
     """By normalization: "3 of 5 runs" that did not fail, or "5 runs"."""
@@ -58,6 +61,27 @@ class SectionContents:
     illustration: Illustration | None = None
     diagnostics: Diagnostics | None = None
     notes: tuple[str, ...] = ()
+
+    def figure_file(self, figure: Figure, suffix: str = "svg") -> str:
+        """Where a figure is drawn to, below the report's folder."""
+        return f"figures/{self.stem}-{self._rest(figure.name)}.{suffix}"
+
+    def table_file(self, table: Table, suffix: str = "md") -> str:
+        """Where a table is written to."""
+        rest = self._rest(table.name) if table.name != self.section.title else ""
+        return f"tables/{self.stem}{'-' * bool(rest)}{rest}.{suffix}"
+
+    def picture_slots(self) -> list[int]:
+        """The K of its visual tables: the training K and a high one."""
+        available = set(self.illustration.slots) if self.illustration else set()
+        return sorted({self.section.train_slots, self.section.high_slots} & available)
+
+    def picture_file(self, slots: int | None) -> str:
+        """Where a visual table is drawn to, or with None the table over K."""
+        return f"pictures/{self.stem}-{'over-slots' if slots is None else f'{slots}-slots'}.png"
+
+    def _rest(self, name: str) -> str:
+        return file_name(name.removeprefix(self.section.title).strip())
 
 
 @dataclass(frozen=True)
@@ -91,19 +115,38 @@ def compose(
     """Figures, tables and claims of the material; pictures and diagnostics come from the two functions, which may have
     to run models, and say in notes what they could not make."""
     sections = []
-    for section in material.sections:
+    stems = _stems(material.sections)
+    for number, section in enumerate(material.sections):
         illustration, missing = illustrate(section)
         diagnostics, missing_too = diagnose(section)
         failures = {norm: runs_of(section, norm, leave_out=True) for norm in section.norms}
         sections.append(
             SectionContents(
-                section, _both(section), failures, _apart(section), illustration, diagnostics, (*missing, *missing_too)
+                section,
+                stems[number],
+                _both(section),
+                failures,
+                _apart(section),
+                illustration,
+                diagnostics,
+                (*missing, *missing_too),
             )
         )
     outcomes = tuple(check_claims(material.sections, with_theory))
     tables = tuple(_transfer_tables(material.sections))
     provenance = tuple(_provenance(run) for run in material.runs)
     return Report(tuple(sections), tables, outcomes, material.left_out, material.notes, provenance)
+
+
+def _stems(sections: Sequence[Section]) -> list[str]:
+    """A section's files are called after its study, numbered where several sections share it."""
+    stems: list[str] = []
+    for section in sections:
+        name, number = file_name(section.study), 1
+        while (stem := name if number == 1 else f"{name}-{number}") in stems:
+            number += 1
+        stems.append(stem)
+    return stems
 
 
 def _both(section: Section) -> Both:

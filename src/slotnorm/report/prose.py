@@ -1,0 +1,185 @@
+"""The words of a report: the Markdown page that ties its files together, and the page of claims."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from slotnorm.report import evidence
+from slotnorm.report.appearance import looks
+from slotnorm.report.claims import SCALES, Outcome, counted
+from slotnorm.report.contents import Report, SectionContents
+from slotnorm.report.escaping import markdown as escaped
+from slotnorm.report.tables import to_markdown
+
+
+def report_page(report: Report) -> str:
+    """report.md: sections with their figures and tables, the claims in short, what was left out, provenance."""
+    lines = ["# Report", "", _opening(report), ""]
+    for contents in report.sections:
+        lines += _section(contents)
+    for everything, kept in report.zero_shot:
+        lines += ["## Zero-shot transfer", "", to_markdown(everything)]
+        if kept is not None:
+            lines += ["Without failed runs:", "", to_markdown(kept)]
+    lines += ["## Claims of the paper", "", _claims_in_short(report.outcomes), ""]
+    lines += ["## Provenance", "", *_provenance(report), ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def claims_page(outcomes: Sequence[Outcome]) -> str:
+    """claims.md: every claim, what the paper says, what our runs say, at which scale, on which numbers."""
+    lines = ["# What the paper claims, and what our runs say", "", _claims_in_short(outcomes), ""]
+    lines += [
+        "| no. | paper | claim | scale, runs | ours | with failed runs | parts that hold |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for outcome in outcomes:
+        held = [finding.holds for finding in outcome.findings]
+        parts = f"{held.count(True)} of {len(held)}" if held else ""
+        where = f"{outcome.scale}: {escaped(outcome.section)}" if outcome.scale else "–"
+        claim = outcome.claim
+        words = (claim.number, escaped(claim.study), escaped(claim.statement), where)
+        verdicts = (f"**{outcome.verdict}**", outcome.with_failed or "", parts)
+        lines.append(f"| {' | '.join(map(str, (*words, *verdicts)))} |")
+    lines += ["", "## What each verdict rests on", ""]
+    marks = {True: "holds", False: "does not hold", None: "not decided"}
+    for outcome in outcomes:
+        if outcome.findings:
+            where = f"{outcome.scale}, {escaped(outcome.section)}"
+            lines += [
+                f"### {outcome.claim.number}. {escaped(outcome.claim.statement)} ({where}): {outcome.verdict}",
+                "",
+            ]
+            lines += [
+                f"- {escaped(finding.words)}: **{marks[finding.holds]}**. {escaped(finding.numbers)}"
+                for finding in outcome.findings
+            ]
+            lines.append("")
+    lines += [
+        "## What the words mean",
+        "",
+        _thresholds(),
+        "",
+        "## Which runs stand for which of the paper's studies",
+        "",
+    ]
+    scales = list(SCALES)
+    lines += [f"| paper | {' | '.join(scales)} |", f"|---|{'---|' * len(scales)}"]
+    for study in SCALES["full"]:
+        lines.append(f"| {study} | {' | '.join(SCALES[scale].get(study, '–') for scale in scales)} |")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _opening(report: Report) -> str:
+    runs, failed = report.runs, [run.name for run in report.runs if run.failed]
+    words = [f"{len(runs)} runs in {len(report.sections)} section{'s' * (len(report.sections) != 1)}."]
+    if failed:
+        words.append(
+            f"{len(failed)} of them failed by the failed-run rule ({', '.join(escaped(name) for name in failed)}); "
+            "every figure and table is given with all runs and without these."
+        )
+    elif all(run.failed is False for run in runs):
+        words.append("None failed by the failed-run rule.")
+    if report.left_out:
+        words.append(f"{len(report.left_out)} left out:")
+    lines = [" ".join(words), ""]
+    lines += [f"- {escaped(one.path)}: {escaped(one.reason)}" for one in report.left_out]
+    lines += ["", *(f"- {escaped(note)}" for note in report.notes)] if report.notes else []
+    lines += [
+        "",
+        "A run's score is the mean over images with two or more visible objects; over runs the median and the maximal "
+        "deviation from it are given. Undefined scores (no foreground) are left out and counted.",
+    ]
+    return "\n".join(lines).strip()
+
+
+def _section(contents: SectionContents) -> list[str]:
+    section = contents.section
+    lines = [f"## {escaped(section.title)} {section.factors}", ""]
+    if section.where:
+        lines += [f"In the paper: {escaped(section.where)}.", ""]
+    if section.changes:
+        lines += [f"Not as registered: {escaped('; '.join(section.changes))}.", ""]
+    labels = looks(section.norms)
+    shown = ", ".join(f"{escaped(labels[norm].label)} {count}" for norm, count in contents.failures.items())
+    lines += [f"Runs that did not fail: {shown}.", ""]
+    both = contents.both
+    for which, some in (("", both.figures), (" (without failed runs)", both.figures_without_failed or ())):
+        for figure in some:
+            words = escaped(figure.caption) + which
+            lines += [f"![{words}]({contents.figure_file(figure)})", "", f"*{words}*", ""]
+    for which, table in (("", both.table), ("Without failed runs:", both.table_without_failed)):
+        if table is not None:
+            lines += [*([which, ""] if which else []), to_markdown(table)]
+    if contents.illustration is not None:
+        for k in (*contents.picture_slots(), None):
+            words = "over K" if k is None else f"with {k} slots"
+            words = f"Segmentations of {escaped(contents.illustration.dataset)} {words}"
+            lines += [f"![{words}]({contents.picture_file(k)})", "", f"*{words}*", ""]
+    if contents.diagnostics is not None:
+        lines += [f"![Inside the models](figures/{contents.stem}-diagnostics.svg)", "", *_diagnostics(contents), ""]
+    lines += _apart(contents)
+    lines += [*(f"- {escaped(note)}" for note in contents.notes), ""] if contents.notes else []
+    return lines
+
+
+def _diagnostics(contents: SectionContents) -> list[str]:
+    found = contents.diagnostics
+    if found is None:
+        return []
+    labels = looks(found.counts)
+    lines = []
+    if found.mass_errors:
+        errors = ", ".join(f"{escaped(labels[norm].label)} {error:.1e}" for norm, error in found.mass_errors.items())
+        lines.append(f"Largest error of the mass read off the codes, as a share of the tokens: {errors}.")
+    for norm, reason in found.refused.items():
+        lines.append(f"{escaped(labels[norm].label)}: {escaped(reason)}.")
+    return lines
+
+
+def _apart(contents: SectionContents) -> list[str]:
+    """Scenes that the headline numbers leave out."""
+    shown = [one for one in contents.apart if one.few or one.undefined]
+    if not shown:
+        return []
+    labels = looks(one.norm for one in shown)
+    heads = ("set", "", "scenes in the headline", "without F-ARI", "fewer than two visible", "F-ARI of those")
+    lines = [f"Scenes apart, at {contents.section.train_slots} slots:", ""]
+    lines += [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for one in shown:
+        value = "–" if one.f_ari_of_few != one.f_ari_of_few else f"{one.f_ari_of_few:.3f}"
+        cells = (escaped(one.dataset), escaped(labels[one.norm].label), one.scored, one.undefined, one.few, value)
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    return [*lines, ""]
+
+
+def _claims_in_short(outcomes: Sequence[Outcome]) -> str:
+    counts = counted(outcomes)
+    shown = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
+    return f"Of {sum(counts.values())} claims, at the largest scale run: {shown}. All of them: [claims.md](claims.md)."
+
+
+def _thresholds() -> str:
+    text = (evidence.__doc__ or "").split("\n\n", 1)[1]
+    for name in ("NOTICEABLE_L2", "NOTICEABLE", "LARGE", "ONE_BACKGROUND"):
+        text = text.replace(name, str(getattr(evidence, name)))
+    return text.strip()
+
+
+def _provenance(report: Report) -> list[str]:
+    lines = ["| run | steps | weights | scenes | failed by the rule | command |", "|---|---|---|---|---|---|"]
+    for entry in report.provenance:
+        scenes: dict[str, Any] = entry["scenes"] or {}
+        sets = ", ".join(
+            f"{escaped(name)} {str(one['scenes'])[:12]} ({one['num_scenes']} scenes)" for name, one in scenes.items()
+        )
+        reason = (entry["binding"] or {}).get("reason", "")
+        judged = {True: f"yes: {reason}", False: "no", None: "not asked"}[entry["failed"]]
+        command = str(entry["command"] or "").replace("`", "").replace("|", "")
+        cells = [escaped(entry["run"]), entry["step"] or "", str(entry["weights"])[:12], sets, escaped(judged)]
+        lines.append(f"| {' | '.join(map(str, cells))} | {f'`{command}`' if command else ''} |")
+    versions = {json_like for entry in report.provenance if (json_like := _versions(entry["versions"] or {}))}
+    return [*lines, "", *(f"Evaluated with {escaped(one)}." for one in sorted(versions))]
+
+
+def _versions(versions: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))

@@ -1,0 +1,181 @@
+"""A report as files: tables, figures, pictures, claims, rows, and the page that ties them together.
+
+The same runs give the same bytes. A file that an earlier report wrote and this one does not is removed.
+"""
+
+import csv
+import gzip
+import io
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from slotnorm import __version__, files
+from slotnorm.documents import read_sealed, write_sealed
+from slotnorm.errors import DamagedFile, UserError
+from slotnorm.progress import Progress
+from slotnorm.report import curves, tables
+from slotnorm.report.claims import as_records
+from slotnorm.report.contents import Report, SectionContents, compose
+from slotnorm.report.diagnostics import draw_diagnostics
+from slotnorm.report.drawing import draw
+from slotnorm.report.escaping import file_name
+from slotnorm.report.inspecting import Inspector, spaced
+from slotnorm.report.pictures import slots_table, visual_table
+from slotnorm.report.prose import claims_page, report_page
+from slotnorm.report.reading import read, rows_of
+from slotnorm.report.scores import RunScores
+
+MANIFEST = "report.json"
+_PICTURED_SCENES = 3  # of the paper's visual tables
+_PICTURED_SLOTS = 6
+
+
+def write_report(
+    paths: Iterable[str | Path], out: str | Path, *, data: Path | None = None, models: bool = True, rows: bool = True
+) -> Report:
+    """Read runs and write everything about them to the folder `out`.
+
+    `models` False runs none, and shows only pictures and diagnostics that were kept beside the runs; `rows` False
+    leaves out rows.csv.gz. `data` is where scenes are, if not in the cache.
+    """
+    material = read(paths)
+    for one in material.left_out:
+        print(f"left out: {one.path}: {one.reason}", file=sys.stderr)
+    inspector = Inspector(models, data)
+    with Progress("sections", len(material.sections)) as progress:
+
+        def diagnose(section: Any) -> Any:
+            found = inspector.diagnose(section)
+            progress.advance(note=section.title)
+            return found
+
+        report = compose(material, inspector.illustrate, diagnose)
+    write(report, Path(out), rows)
+    return report
+
+
+def write(report: Report, out: Path, rows: bool = True) -> None:
+    """Write a report's files to `out`, which must be empty or hold an earlier report."""
+    known = _earlier(out)
+    folder = _Folder(out)
+    for contents in report.sections:
+        _write_section(folder, contents)
+    for pair in report.zero_shot:
+        for table in pair:
+            if table is not None:
+                _write_table(folder, table, f"tables/{file_name(table.name)}.")
+    labelled = [
+        (contents.section.title, which, figure)
+        for contents in report.sections
+        for which, some in (
+            ("all", contents.both.figures),
+            ("without failed", contents.both.figures_without_failed or ()),
+        )
+        for figure in some
+    ]
+    folder.write("curves.csv", curves.to_csv(labelled))
+    folder.write("scores.csv", _scores_csv(report.runs))
+    if rows:
+        folder.write("rows.csv.gz", _rows_csv(report.runs))
+    folder.write("claims.md", claims_page(report.outcomes))
+    folder.write("claims.json", json.dumps(as_records(report.outcomes), indent=1, ensure_ascii=False) + "\n")
+    folder.write("provenance.json", json.dumps(report.provenance, indent=1, ensure_ascii=False, sort_keys=True) + "\n")
+    folder.write("report.md", report_page(report))
+    folder.finish(known)
+
+
+class _Folder:
+    """The folder of a report while it is written."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.written: dict[str, str] = {}
+
+    def write(self, name: str, content: str | bytes) -> None:
+        data = content.encode() if isinstance(content, str) else content
+        self.written[name] = files.write(self.path / name, data)
+
+    def finish(self, known: Iterable[str]) -> None:
+        """Say what was written, and remove what only an earlier report had."""
+        write_sealed(self.path / MANIFEST, {"slotnorm": __version__, "files": self.written})
+        for name in set(known).difference(self.written):
+            (self.path / name).unlink(missing_ok=True)
+
+
+def _earlier(out: Path) -> list[str]:
+    """The files of the report that `out` holds; refused when it holds something else, which might be overwritten."""
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{out} is a file; --out takes a folder")
+    if not out.is_dir() or not any(out.iterdir()):
+        return []
+    try:
+        names = read_sealed(out / MANIFEST)["files"]
+    except DamagedFile:
+        if (out / MANIFEST).is_file():
+            return []
+        raise UserError(f"{out} is not empty and holds no report; give --out another folder, or an empty one") from None
+    inside = out.resolve()
+    return [name for name in names if (out / name).resolve().is_relative_to(inside)]
+
+
+def _write_section(folder: _Folder, contents: SectionContents) -> None:
+    for figure in (*contents.both.figures, *(contents.both.figures_without_failed or ())):
+        for suffix, content in draw(figure).items():
+            folder.write(contents.figure_file(figure, suffix), content)
+    for table in (contents.both.table, contents.both.table_without_failed):
+        if table is not None:
+            _write_table(folder, table, contents.table_file(table, ""))
+    if contents.diagnostics is not None:
+        for suffix, content in draw_diagnostics(contents.diagnostics).items():
+            folder.write(f"figures/{contents.stem}-diagnostics.{suffix}", content)
+    illustration, section = contents.illustration, contents.section
+    if illustration is not None:
+        scenes = list(range(min(_PICTURED_SCENES, len(illustration.any.scenes))))
+        for k in contents.picture_slots():
+            folder.write(contents.picture_file(k), visual_table(illustration, k, scenes))
+        growing = [k for k in illustration.slots if k >= section.train_slots] or illustration.slots
+        folder.write(contents.picture_file(None), slots_table(illustration, spaced(growing, _PICTURED_SLOTS), 0))
+
+
+def _write_table(folder: _Folder, table: tables.Table, name: str) -> None:
+    """Write a table to `name` with three endings."""
+    folder.write(f"{name}md", tables.to_markdown(table))
+    folder.write(f"{name}tex", tables.to_latex(table))
+    folder.write(f"{name}csv", tables.to_csv(table))
+
+
+def _scores_csv(runs: Sequence[RunScores]) -> str:
+    """One line for each run, set, source, metric and K: the mean over images and what it is a mean of."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow([
+        "run", "norm", "seed", "train_objects", "train_slots", "protocol", "failed", "dataset", "source", "metric",
+        "slots", "mean", "scored", "undefined", "mean_of_few_visible", "scored_of_few_visible",
+    ])  # fmt: skip
+    for run in runs:
+        failed = "" if run.failed is None else int(run.failed)
+        head = [run.name, run.norm, run.seed, run.train_objects, run.train_slots, run.protocol, failed]
+        for (dataset, source, metric), tally in sorted(run.tallies.items()):
+            for k in sorted(set(tally.slots.tolist())):
+                many, few = tally.mean(k), tally.mean(k, few=True)
+                means = ["" if one.value != one.value else repr(one.value) for one in (many, few)]
+                cells = [means[0], many.scored, many.undefined, means[1], few.scored]
+                writer.writerow([*head, dataset, source, metric, k, *cells])
+    return buffer.getvalue()
+
+
+def _rows_csv(runs: Sequence[RunScores]) -> bytes:
+    """All rows as compressed CSV; the same rows give the same bytes."""
+    buffer = io.BytesIO()
+    with (
+        gzip.GzipFile(fileobj=buffer, mode="wb", compresslevel=5, mtime=0) as packed,
+        io.TextIOWrapper(packed, encoding="utf-8", newline="") as file,
+        Progress("rows of runs", len(runs)) as progress,
+    ):
+        for number, run in enumerate(runs):
+            rows_of(run).with_columns(run=run.name).write_csv(file, names=number == 0)
+            progress.advance()
+    return buffer.getvalue()
