@@ -28,7 +28,7 @@ ROOMS = [
     "theory",
     "models",
     "segmentation rows weights",
-    "evaluation validation binding diagnosis",
+    "decomposing evaluation validation binding diagnosis",
     "checkpoints signals runs run_rows",
     "schedule optimizer learner training",
     "sweep commands",

@@ -22,6 +22,8 @@ _HOME = {
     "train": "slotnorm.training",
     "Run": "slotnorm.runs",
     "load": "slotnorm.weights",
+    "score": "slotnorm.evaluation",
+    "Rows": "slotnorm.rows",
 }
 _MODULES = ("data", "models", "theory")
 

@@ -175,6 +175,51 @@ def _layer_of(path: Path) -> "SlotAttention":
     return layer_from_state(unpack(path).tensors if "slotnorm" in metadata else tensors)  # ours carry a hash
 
 
+def evaluate(
+    runs: tyro.conf.Positional[tuple[Path, ...]],
+    dataset: str | None = None,
+    slots: str = "3:24",
+    objects: str | None = None,
+    scenes: int | None = None,
+    data: Path | None = None,
+    csv: Path | None = None,
+    unfinished: bool = False,
+    batch_size: int = 64,
+) -> None:
+    """Score runs while the number of slots varies: one row per image, number of slots and metric, beside each run.
+
+    Args:
+        runs: folders of runs, or folders that hold them
+        dataset: a test set (clevr6, clevr10, movi-d, toy, ...) or a dataset (clevr: its widest set); unless given, the
+            test sets of each run's experiment
+        slots: FIRST:LAST, both included, or one number
+        objects: FEWEST:MOST objects in a scene
+        scenes: how many are scored (default: the experiment's, 1280; toy 320)
+        data: folder of the built set, or of its splits, when it is not in the cache
+        csv: also write all rows here
+        unfinished: evaluate the newest checkpoint of runs that are still training, too
+        batch_size: scenes scored between two savings; changes no row
+    """
+    from slotnorm import allocator
+    from slotnorm.rows import Rows
+    from slotnorm.run_rows import describe, plan, read_binding
+
+    allocator.keep_freed_memory()
+    first, last = _inclusive(slots, "slots")
+    counts = None if objects is None else _inclusive(objects, "objects")
+    jobs = plan(
+        runs, dataset, slots=range(first, last + 1), objects=counts, scenes=scenes, data=data, unfinished=unfinished,
+        batch_size=batch_size,
+    )  # fmt: skip
+    found = []
+    for job in jobs:
+        found.append(job.evaluate())
+        print(describe(found[-1], read_binding(job.run.path)), flush=True)
+    if csv is not None:
+        Rows.concat(found).to_csv(csv)
+        print(f"rows: {csv}")
+
+
 def report(
     runs: tyro.conf.Positional[tuple[Path, ...]],
     out: Path = Path("report"),
@@ -206,6 +251,7 @@ VERBS: dict[str, Any] = {
     "theory": theory,
     "train": train,
     "sweep": sweep,
+    "eval": evaluate,
     "report": report,
     "data": {
         "generate": data_generate,

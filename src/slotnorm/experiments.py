@@ -200,6 +200,28 @@ def transfers() -> dict[str, Transfer]:
     return {transfer.name: transfer for transfer in _TRANSFERS}
 
 
+def evaluation_sets() -> dict[str, EvaluationSet]:
+    """The test sets of all studies and transfers, by name."""
+    tests = [test for entry in studies().values() for test in entry.tests]
+    return {test.name: test for test in (*tests, *(transfer.test for transfer in transfers().values()))}
+
+
+def evaluation_set(name: str, objects: tuple[int, int] | None = None) -> EvaluationSet:
+    """The set of that name (clevr6), or a dataset's widest (clevr); with other numbers of objects, a set of its own."""
+    sets = evaluation_sets()
+    of_dataset = [test for test in sets.values() if test.dataset == name]
+    if name not in sets and not of_dataset:
+        known = dict.fromkeys([*sets, *(test.dataset for test in sets.values())])
+        raise UserError(
+            f"there is no dataset {name!r}; {nearest(name, known)}; a set of your own is given by its folder, --data"
+        )
+    found = sets[name] if name in sets else max(of_dataset, key=lambda test: test.objects[1] - test.objects[0])
+    if objects in (None, found.objects):
+        return found
+    alike = [test for test in sets.values() if (test.dataset, test.objects) == (found.dataset, objects)]
+    return alike[0] if alike else EvaluationSet(f"{found.dataset}{objects[0]}-{objects[1]}", found.dataset, objects)
+
+
 def study(name: str) -> Study:
     """The study of that name; an unknown one is refused with the nearest."""
     if name in transfers():
