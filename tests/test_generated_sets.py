@@ -1,4 +1,4 @@
-"""Sets of generated scenes: built by any number of processes, interrupted, cached, refused, and from the command line."""
+"""Sets of generated scenes: built by several processes, interrupted, cached, refused, from the command line."""
 
 import threading
 import time
