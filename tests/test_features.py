@@ -12,7 +12,7 @@ from torch.nn.functional import interpolate
 
 from slotnorm.cli import main
 from slotnorm.config import Experiment, FeatureModel, ImageModel, Recipe
-from slotnorm.data import features
+from slotnorm.data import backbones, features
 from slotnorm.data.backbones import encoder_backbone, import_timm, timm_backbone
 from slotnorm.data.batches import to_images
 from slotnorm.data.scenes import Scenes
