@@ -243,6 +243,7 @@ def report(
     claims = ", ".join(f"{count} {verdict}" for verdict, count in counted(made.outcomes).items() if count)
     print(f"{len(made.runs)} runs in {len(made.sections)} sections; claims: {claims}")
     print(f"report: {out / 'report.md'}")
+    print(f"page: {out / 'index.html'}")
 
 
 VERBS: dict[str, Any] = {

@@ -16,7 +16,7 @@ from slotnorm import __version__, files
 from slotnorm.documents import read_sealed, write_sealed
 from slotnorm.errors import DamagedFile, UserError
 from slotnorm.progress import Progress
-from slotnorm.report import curves, tables
+from slotnorm.report import curves, page, tables
 from slotnorm.report.claims import as_records
 from slotnorm.report.contents import Report, SectionContents, compose
 from slotnorm.report.diagnostics import draw_diagnostics
@@ -84,6 +84,7 @@ def write(report: Report, out: Path, rows: bool = True) -> None:
     folder.write("claims.json", json.dumps(as_records(report.outcomes), indent=1, ensure_ascii=False) + "\n")
     folder.write("provenance.json", json.dumps(report.provenance, indent=1, ensure_ascii=False, sort_keys=True) + "\n")
     folder.write("report.md", report_page(report))
+    folder.write(page.NAME, page.render(report))
     folder.finish(known)
 
 

@@ -1,0 +1,72 @@
+"""A page as a report would make it, from made-up rows and made-up decompositions; no model is trained or run."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from made_up_rows import made_up
+from slotnorm.data.generator import SceneSpec, render
+from slotnorm.examples import Examples
+from slotnorm.experiments import MAIN
+from slotnorm.report.contents import Report, compose
+from slotnorm.report.pictures import illustrate
+from slotnorm.report.reading import Material
+from slotnorm.report.scores import summarize
+from slotnorm.report.sections import divide
+
+SLOTS = (5, 7, 10, 15)
+NASTY = "<script>alert('1')</script> \"Ünï\" & 😀 </script><!--"
+
+
+def made_up_examples(norm: str, slots: Sequence[int] = SLOTS, scenes: int = 12, size: int = 16) -> Examples:
+    """True segments as masks, the background shared by the spare slots where the codes lose the mass."""
+    drawn = render(SceneSpec((2, 4), size, seed=3, style="flat", shapes=("disc",), radius=(0.14, 0.2)), range(scenes))
+    labels, images = drawn["labels"], drawn["images"]
+    masks, reconstructions = {}, {}
+    for k in slots:
+        random = np.random.default_rng([k, len(norm)])
+        shares = np.zeros((scenes, k, size, size))
+        for label in range(min(5, k)):
+            shares[:, label] = labels == label
+        if norm in ("weighted_mean", "layer_norm"):
+            share = random.dirichlet(np.ones(k) / 2, (scenes, size, size)).transpose(0, 3, 1, 2)
+            shares = 0.7 * shares + 0.3 * share
+        masks[k] = np.rint(255 * shares / shares.sum(1, keepdims=True)).astype(np.uint8)
+        noise = random.normal(0, 2 + k, images.shape)
+        reconstructions[k] = np.clip(images + noise, 0, 255).astype(np.uint8)
+    return Examples(f"toy-{norm}-1", norm, "toy4", np.arange(scenes), images, labels, masks, reconstructions)
+
+
+def made_up_report(
+    failed: Sequence[tuple[str, int]] = (("weighted_sum", 2),), name: str = "toy", norms: Sequence[str] = MAIN,
+    **options: Any,
+) -> Report:  # fmt: skip
+    """Three seeds of each normalization; `failed` are those that the rule says so of."""
+    rows = made_up(name, norms, slots=range(2, 17), failed=failed)
+    runs = []
+    for run in summarize(rows):
+        judged = (run.norm, run.seed) in failed
+        binding = {"failed": judged, "reason": "noise masks" if judged else "", "moving": 2.5, "sharing": 0.2}
+        facts = {
+            "path": f"runs/{run.name}", "command": f"slotnorm train toy --norm {run.norm}", "weights": "a" * 64,
+            "versions": {"torch": "2.7"}, "scenes": {"toy4": {"scenes": "b" * 64, "num_scenes": 40}},
+            "binding": binding,
+        }  # fmt: skip
+        runs.append(dataclasses.replace(run, failed=judged, facts=facts))
+    material = Material(tuple(divide(runs)), (), ("A note.",))
+    examples = [made_up_examples(norm, **options) for norm in norms]
+    return compose(material, lambda section: (illustrate(examples, section.train_slots), ()), with_theory=False)
+
+
+def renamed(report: Report, name: str) -> Report:
+    """The same report with everything that can be named called `name`."""
+    sections = [
+        dataclasses.replace(
+            one, section=dataclasses.replace(one.section, title=name, where=name, changes=(name,)), notes=(name,),
+        )
+        for one in report.sections
+    ]  # fmt: skip
+    provenance = [{**entry, "run": name, "command": name, "versions": {name: name}} for entry in report.provenance]
+    return dataclasses.replace(report, sections=tuple(sections), notes=(name,), provenance=tuple(provenance))
