@@ -14,7 +14,7 @@ from slotnorm.cli import main
 from slotnorm.config import Experiment, FeatureModel, ImageModel, Recipe
 from slotnorm.data import backbones, features
 from slotnorm.data.backbones import encoder_backbone, import_timm, timm_backbone
-from slotnorm.data.batches import to_images
+from slotnorm.data.batches import batches, to_images
 from slotnorm.data.scenes import Scenes
 from slotnorm.errors import DamagedFile, NonFinite, UserError
 from slotnorm.files import sha256
@@ -301,6 +301,8 @@ def test_features_beyond_half_precision_are_refused(small_set, vit, tmp_path):
     torch.save(state, tmp_path / "large.pth")
     with pytest.raises(NonFinite, match="features of scene 0 are not finite"):
         features.compute(small_set, timm_backbone(VIT, tmp_path / "large.pth"), tmp_path / "out")
+    with pytest.raises(NonFinite, match="not finite in half precision"):
+        features.on_the_fly(small_set, timm_backbone(VIT, tmp_path / "large.pth")).features[:2]
 
 
 def test_the_estimate_is_the_papers_280_gigabytes():
@@ -317,8 +319,24 @@ def test_what_cannot_be_computed_is_one_sentence(small_set, weights, tmp_path):
         features.compute(small_set, backbone, tmp_path / "none", batch_size=0)
     arrays = {"features": np.asarray(made.features), "counts": made.counts}
     only = build(tmp_path / "only", arrays)
-    with pytest.raises(UserError, match="holds no images"):
-        features.compute(only, backbone, tmp_path / "none")
+    for way in (features.on_the_fly, lambda *arguments: features.compute(*arguments, tmp_path / "none")):
+        with pytest.raises(UserError, match="holds no images"):
+            way(only, backbone)
+
+
+def test_features_on_the_fly_are_the_stored_ones(small_set, weights, tmp_path):
+    backbone = timm_backbone(VIT, weights)
+    stored = features.compute(small_set, backbone, tmp_path / "out", batch_size=4)
+    flying = features.on_the_fly(small_set, backbone)
+    assert flying.features.shape == (10, 100, 64)
+    np.testing.assert_allclose(flying[2:5].features[:], stored.features[2:5], atol=2e-3, rtol=2e-3)
+    options = {"seed": 1, "batch_size": 4, "stop": 3, "fields": ("features",)}
+    for one, other in zip(batches(flying, workers=1, **options), batches(stored, **options), strict=True):
+        assert one.scene.tolist() == other.scene.tolist()
+        torch.testing.assert_close(one.features, other.features, atol=2e-3, rtol=2e-3)
+    assert flying.fingerprint != small_set.fingerprint
+    assert flying.fingerprint == features.on_the_fly(small_set, timm_backbone(VIT, weights)).fingerprint
+    assert len(flying.filter(max_objects=3)) == (small_set.counts <= 3).sum()
 
 
 def small_experiment(model):

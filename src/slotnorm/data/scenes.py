@@ -162,6 +162,11 @@ class Scenes:
         return tuple(self._columns)
 
     @property
+    def columns(self) -> dict[str, Column]:
+        """The files behind the fields, by name."""
+        return dict(self._columns)
+
+    @property
     def images(self) -> Rows | None:
         """(n, H, W, 3) uint8, or None."""
         return self._rows("images")
