@@ -16,9 +16,9 @@ from slotnorm.rows import Rows
 
 # metric -> title; the last panel is the scatter of masses
 _PANELS = {
-    "update_norm_ratio": "length of the update codes, relative to the training K",
-    "occupied": f"slots that hold {OCCUPIED:.0%} of the tokens or more",
-    "variance_drift": "variance of ũ / the one normalized with",
+    "update_norm_ratio": "length of update codes (1 at training K)",
+    "occupied": f"slots that hold {OCCUPIED:.0%} of the tokens",
+    "variance_drift": "variance of ũ / that normalized with",
 }
 
 
@@ -87,6 +87,8 @@ def _draw_metric(ax: Any, found: Diagnostics, metric: str, title: str, appearanc
     if metric == "occupied":
         ax.plot(points, points, color="#9a9a9a", linewidth=0.8)
         ax.annotate("all K", (points[-1], points[-1]), ha="right", va="bottom", fontsize=7.5, color="#4a4a4a")
+    elif metric == "update_norm_ratio":
+        ax.set_ylim(bottom=0)
     else:
         ax.set_yscale("log")
         ax.yaxis.set_major_formatter(_plain_number)
@@ -109,7 +111,7 @@ def _draw_masses(ax: Any, found: Diagnostics, appearances: Mapping[str, Look]) -
     ax.set_xlim(-0.03, 1.03)
     ax.set_ylim(-0.2, 1.2)
     ax.set_xlabel("true mass of a slot (share of tokens)")
-    ax.set_title("mass read off the update codes (Prop. 2)", loc="left", color=TEXT)
+    ax.set_title("mass read off the codes (Prop. 2)", loc="left", color=TEXT)
     if not any(found.masses.values()):
         ax.annotate("cannot be read off these models", (0.5, 0.5), ha="center", color="#4a4a4a")
 

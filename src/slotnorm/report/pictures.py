@@ -126,7 +126,9 @@ def visual_table(illustration: Illustration, slots: int, scenes: Sequence[int]) 
             rows.append(("segmentation", [true, *segments]))
         else:
             rows.append(("segmentation", [image, *segments]))
-    return _sheet(["Input", *(look.label for look in appearances.values())], rows, len(rows) // len(scenes))
+    block = len(rows) // len(scenes)
+    first = "Input, truth" if block > 1 and truth is not None else "Input"
+    return _sheet([first, *(look.label for look in appearances.values())], rows, block)
 
 
 def slots_table(illustration: Illustration, slots: Sequence[int], scene: int) -> bytes:

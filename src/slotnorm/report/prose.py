@@ -96,7 +96,8 @@ def _section(contents: SectionContents) -> list[str]:
     section = contents.section
     lines = [f"## {escaped(section.title)} {section.factors}", ""]
     if section.where:
-        lines += [f"In the paper: {escaped(section.where)}.", ""]
+        stands = "In the paper" if section.study in SCALES["full"] else "A small stand-in"
+        lines += [f"{stands}: {escaped(section.where)}.", ""]
     if section.changes:
         lines += [f"Not as registered: {escaped('; '.join(section.changes))}.", ""]
     labels = looks(section.norms)
