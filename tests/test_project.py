@@ -33,6 +33,8 @@ ROOMS = [
     "schedule optimizer learner training",
     "sweep commands",
     "report",
+    "segment bundled demo",
+    "reproduction",
     "cli cli_data __main__",
 ]
 RANK = {module: rank for rank, room in enumerate(ROOMS) for module in room.split()}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from slotnorm.cli_data import DATA_VERBS
+from slotnorm.cli_data import DATA_VERBS, open_backbone
 from slotnorm.commands import parse_sweep, parse_training, reads_arguments
 from slotnorm.errors import UserError, nearest
 
@@ -246,6 +246,71 @@ def report(
     print(f"page: {out / 'index.html'}")
 
 
+def reproduce(
+    name: tyro.conf.Positional[str],
+    out: Path | None = None,
+    norms: tuple[str, ...] | None = None,
+    seeds: tuple[int, ...] | None = None,
+    steps: int | None = None,
+    scenes: int | None = None,
+    slots: str | None = None,
+    jobs: int | None = None,
+    data: Path | None = None,
+) -> None:
+    """Everything for one figure or table of the paper: train what is missing, evaluate, report.
+
+    Args:
+        name: an experiment, as `slotnorm experiments` lists them, or movi-d
+        out: folder for runs/ and report/ (default: reproduce-NAME); the same command continues an interrupted one
+        norms: normalizations (default: the experiment's)
+        seeds: seeds (default: the experiment's)
+        steps: train for fewer steps than the recipe says
+        scenes: how many test scenes are scored (default: the experiment's)
+        slots: FIRST:LAST numbers of slots to evaluate, both included (default: the experiment's)
+        jobs: single-threaded trainings side by side (default: one a core)
+        data: folder of the built set, or of its splits, when it is not in the cache
+    """
+    from slotnorm import allocator
+    from slotnorm.report.claims import counted
+    from slotnorm.reproduction import Reproduction, reproduce
+
+    allocator.keep_freed_memory()
+    span = None if slots is None else _inclusive(slots, "slots")
+    numbers = None if span is None else range(span[0], span[1] + 1)
+    out = Path(f"reproduce-{name}") if out is None else out
+    made = reproduce(Reproduction(name, out, norms, seeds, steps, scenes, numbers, jobs, data))
+    claims = ", ".join(f"{count} {verdict}" for verdict, count in counted(made.outcomes).items() if count)
+    print(f"{len(made.runs)} runs in {len(made.sections)} sections; claims: {claims}")
+    print(f"report: {out / 'report' / 'report.md'}")
+
+
+def segment(
+    image: tyro.conf.Positional[Path],
+    run: Path,
+    out: Path,
+    slots: int | None = None,
+    seed: int = 0,
+    backbone: str | None = None,
+    weights: str | None = None,
+) -> None:
+    """Segment an image, or all of a folder, with a trained model: label map, overlay, cut-outs and a JSON each.
+
+    Args:
+        image: a PNG or JPEG file of any size, or a folder of them
+        run: a run's folder, or a .safetensors file that a run exported
+        out: where the results go, a folder for each image
+        slots: K (default: as in training)
+        seed: of the noise that slots start from; the same seed gives the same result
+        backbone: for models of features, the network that makes them: a name of timm, run:FOLDER or a .safetensors file
+        weights: of the backbone, a file or hub
+    """
+    from slotnorm.segment import Segmenter, load_model, segment
+
+    network = None if backbone is None else open_backbone(backbone, weights)
+    for line in segment(image, Segmenter(load_model(run), slots, seed, network), out):
+        print(line, flush=True)
+
+
 VERBS: dict[str, Any] = {
     "norms": norms,
     "experiments": experiments,
@@ -254,6 +319,8 @@ VERBS: dict[str, Any] = {
     "sweep": sweep,
     "eval": evaluate,
     "report": report,
+    "segment": segment,
+    "reproduce": reproduce,
     "data": {
         "generate": data_generate,
         "folder": data_folder,

@@ -58,8 +58,8 @@ class Progress:
 
     def _say(self, note: str) -> None:
         self._spoken = time.monotonic()
-        left = (self.total - self.done) / max(self.rate, 1e-9)
-        line = f"{self.what} {self.done}/{self.total}  {self.rate:.4g}/s  {_clock(left)} left"
+        left = _clock((self.total - self.done) / self.rate) if self.rate else "unknown time"
+        line = f"{self.what} {self.done}/{self.total}  {self.rate:.4g}/s  {left} left"
         print(f"{line}  {note}".rstrip(), file=sys.stderr, flush=True)
 
 
