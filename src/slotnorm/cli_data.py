@@ -1,11 +1,14 @@
 """The verbs that get the published datasets: `slotnorm data clevr | movi | features | download`."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
 from slotnorm.errors import UserError
+
+if TYPE_CHECKING:
+    from slotnorm.data.backbones import FrozenBackbone
 
 Source = Annotated[Path, tyro.conf.arg(name="from")]  # `from` is a word of Python
 Protocol = Literal["paper", "authors"]
@@ -98,6 +101,7 @@ def features(
     protocol: Protocol | None = None,
     device: str | None = None,
     batch_size: int = 32,
+    on_the_fly: tyro.conf.FlagCreatePairsOff[bool] = False,
 ) -> None:
     """Compute the features of a frozen network for a set of scenes, once, in half precision.
 
@@ -111,21 +115,33 @@ def features(
         protocol: scale images before (paper) or after (authors) they are normalised (default: as the set was made)
         device: cpu or cuda (default: a GPU if there is one)
         batch_size: images at once
+        on_the_fly: store the network only, and compute features anew whenever training or evaluation reads them
     """
-    from slotnorm.data.backbones import encoder_backbone, timm_backbone
     from slotnorm.data.features import compute
+    from slotnorm.data.on_the_fly import write_set
     from slotnorm.data.scenes import Scenes
 
     scenes = Scenes.open(source)
-    protocol = protocol or scenes.manifest["protocol"]
-    if backbone.startswith("run:") or backbone.endswith(".safetensors"):
-        network = encoder_backbone(_slotnorm_model(backbone, weights), backbone, protocol)
-    elif weights is None:
-        raise UserError(f"--backbone {backbone} needs --weights: a .safetensors or .pth file, or hub to download them")
-    else:
-        network = timm_backbone(backbone, weights, norm, protocol)
+    network = open_backbone(backbone, weights, norm, protocol or scenes.manifest["protocol"])
+    if on_the_fly:
+        print(f"{len(scenes)} scenes with {network.tokens} x {network.features} features on the fly in "
+              f"{write_set(scenes, network, out)}")  # fmt: skip
+        return
     made = compute(scenes, network, out, device, batch_size)
     print(f"{len(made)} scenes with {network.tokens} x {network.features} features in {made.directory}")
+
+
+def open_backbone(
+    backbone: str, weights: str | None, norm: Literal["after", "before"] = "after", protocol: Protocol = "paper"
+) -> "FrozenBackbone":
+    """The network that `--backbone` and `--weights` name."""
+    from slotnorm.data.backbones import encoder_backbone, timm_backbone
+
+    if backbone.startswith("run:") or backbone.endswith(".safetensors"):
+        return encoder_backbone(_slotnorm_model(backbone, weights), backbone, protocol)
+    if weights is None:
+        raise UserError(f"--backbone {backbone} needs --weights: a .safetensors or .pth file, or hub to download them")
+    return timm_backbone(backbone, weights, norm, protocol)
 
 
 def _slotnorm_model(backbone: str, weights: str | None) -> Any:
