@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import shutil
 import sys
 
 import numpy as np
@@ -15,10 +16,13 @@ from slotnorm.config import Experiment, FeatureModel, ImageModel, Recipe
 from slotnorm.data import backbones, features
 from slotnorm.data.backbones import encoder_backbone, import_timm, timm_backbone
 from slotnorm.data.batches import batches, to_images
+from slotnorm.data.check import check
+from slotnorm.data.on_the_fly import on_the_fly, write_set
 from slotnorm.data.scenes import Scenes
 from slotnorm.errors import DamagedFile, NonFinite, UserError
 from slotnorm.files import sha256
 from slotnorm.models import build as build_model
+from slotnorm.training import train
 from slotnorm.weights import Weights, pack
 from small_sets import build, random_arrays
 
@@ -302,7 +306,7 @@ def test_features_beyond_half_precision_are_refused(small_set, vit, tmp_path):
     with pytest.raises(NonFinite, match="features of scene 0 are not finite"):
         features.compute(small_set, timm_backbone(VIT, tmp_path / "large.pth"), tmp_path / "out")
     with pytest.raises(NonFinite, match="not finite in half precision"):
-        features.on_the_fly(small_set, timm_backbone(VIT, tmp_path / "large.pth")).features[:2]
+        on_the_fly(small_set, timm_backbone(VIT, tmp_path / "large.pth")).features[:2]
 
 
 def test_the_estimate_is_the_papers_280_gigabytes():
@@ -319,7 +323,7 @@ def test_what_cannot_be_computed_is_one_sentence(small_set, weights, tmp_path):
         features.compute(small_set, backbone, tmp_path / "none", batch_size=0)
     arrays = {"features": np.asarray(made.features), "counts": made.counts}
     only = build(tmp_path / "only", arrays)
-    for way in (features.on_the_fly, lambda *arguments: features.compute(*arguments, tmp_path / "none")):
+    for way in (on_the_fly, lambda *arguments: features.compute(*arguments, tmp_path / "none")):
         with pytest.raises(UserError, match="holds no images"):
             way(only, backbone)
 
@@ -327,16 +331,59 @@ def test_what_cannot_be_computed_is_one_sentence(small_set, weights, tmp_path):
 def test_features_on_the_fly_are_the_stored_ones(small_set, weights, tmp_path):
     backbone = timm_backbone(VIT, weights)
     stored = features.compute(small_set, backbone, tmp_path / "out", batch_size=4)
-    flying = features.on_the_fly(small_set, backbone)
+    flying = on_the_fly(small_set, backbone)
     assert flying.features.shape == (10, 100, 64)
     np.testing.assert_allclose(flying[2:5].features[:], stored.features[2:5], atol=2e-3, rtol=2e-3)
+    for name in ("images", "labels"):
+        assert np.array_equal(flying.read(name, [1, 7]), stored.read(name, [1, 7]))
     options = {"seed": 1, "batch_size": 4, "stop": 3, "fields": ("features",)}
     for one, other in zip(batches(flying, workers=1, **options), batches(stored, **options), strict=True):
         assert one.scene.tolist() == other.scene.tolist()
         torch.testing.assert_close(one.features, other.features, atol=2e-3, rtol=2e-3)
     assert flying.fingerprint != small_set.fingerprint
-    assert flying.fingerprint == features.on_the_fly(small_set, timm_backbone(VIT, weights)).fingerprint
+    assert flying.fingerprint == on_the_fly(small_set, timm_backbone(VIT, weights)).fingerprint
     assert len(flying.filter(max_objects=3)) == (small_set.counts <= 3).sum()
+
+
+def test_a_set_on_the_fly_is_opened_like_any_other(small_set, weights, tmp_path):
+    backbone = timm_backbone(VIT, weights)
+    folder = write_set(small_set, backbone, tmp_path / "flying")
+    opened = Scenes.open(folder)
+    assert np.array_equal(opened.features[3], on_the_fly(small_set, backbone).features[3])
+    assert write_set(small_set, backbone, folder) == folder
+    again = Scenes.open(write_set(small_set, backbone, tmp_path / "again"))
+    assert opened.fingerprint == again.fingerprint
+    before = timm_backbone(VIT, weights, norm="before")
+    assert Scenes.open(write_set(small_set, before, tmp_path / "before")).fingerprint != opened.fingerprint
+    assert "features" in check(folder, tmp_path / "sheet.png", 2)
+    with pytest.raises(UserError, match="already holds another set"):
+        write_set(small_set, before, folder)
+
+
+def test_a_set_on_the_fly_that_was_changed_is_noticed(small_set, weights, tmp_path):
+    folder = tmp_path / "flying"
+    write_set(small_set, timm_backbone(VIT, weights), folder)
+    network, manifest = (folder / "backbone.safetensors").read_bytes(), (folder / "manifest.json").read_bytes()
+    (folder / "backbone.safetensors").write_bytes(network[:-1] + bytes([network[-1] ^ 1]))
+    with pytest.raises(DamagedFile, match=r"backbone\.safetensors was changed after it was written"):
+        Scenes.open(folder)
+    (folder / "backbone.safetensors").write_bytes(network)
+    (folder / "manifest.json").write_bytes(manifest.replace(b'"after"', b'"before"'))
+    with pytest.raises(DamagedFile, match=r"manifest\.json was changed after it was written"):
+        Scenes.open(folder)
+    (folder / "manifest.json").write_bytes(manifest)
+    shutil.rmtree(small_set.directory)
+    build(small_set.directory, random_arrays(num=10, size=16, seed=5))
+    with pytest.raises(DamagedFile, match="is not the set that .* was made for"):
+        Scenes.open(folder)
+
+
+def test_training_on_features_on_the_fly_needs_nothing_else(small_set, weights, tmp_path):
+    write_set(small_set, timm_backbone(VIT, weights), tmp_path / "flying")
+    recipe = Recipe(FeatureModel(tokens=100, features=64, dim=8, decoder=16, hidden=8), steps=2, batch_size=2,
+                    validation_scenes=2, checkpoint_every=2)  # fmt: skip
+    run = train(Experiment("flying", "flying", 3, recipe), tmp_path / "runs", data=tmp_path / "flying")
+    assert run.finished
 
 
 def small_experiment(model):
@@ -374,7 +421,11 @@ def test_the_command_makes_features_with_timm_and_with_our_own_models(weights, t
     exported.write_bytes(pack(Weights(build_model(experiment).state_dict(), experiment, 1, {})))
     main([*command, str(exported), "--out", str(tmp_path / "own")])
     assert Scenes.open(tmp_path / "own").features.shape == (4, 256, 8)
+    main([*command, VIT, "--weights", str(weights), "--out", str(tmp_path / "flying"), "--on-the-fly"])
+    assert capsys.readouterr().out.endswith(f"4 scenes with 100 x 64 features on the fly in {tmp_path / 'flying'}\n")
+    assert Scenes.open(tmp_path / "flying").features.shape == (4, 100, 64)
     for arguments, sentence in (
+        ([str(exported), "--on-the-fly"], "needs a model of timm"),
         ([VIT], "needs --weights"),
         ([str(exported), "--weights", "hub"], "which has its own"),
         (["run:nowhere"], "nowhere"),

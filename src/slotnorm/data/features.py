@@ -4,7 +4,6 @@ The new set holds the features and, at the size that the network sees, the image
 are the source's. Features are float32 until they are stored.
 """
 
-import hashlib
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,9 @@ from numpy.typing import NDArray
 from slotnorm.data.backbones import FrozenBackbone
 from slotnorm.data.builder import Builder
 from slotnorm.data.cache import cache_folder, set_folder
-from slotnorm.data.manifest import Field, canonical
 from slotnorm.data.resize import resize
-from slotnorm.data.scenes import Column, Scenes
-from slotnorm.errors import NonFinite, UserError
+from slotnorm.data.scenes import Scenes
+from slotnorm.errors import UserError
 from slotnorm.progress import Progress
 
 SUFFIX = "-features"  # NAME-features is the set of features of the set NAME
@@ -59,40 +57,6 @@ def compute(
                     builder.append(**_chunk(scenes, backbone, positions))
                     progress.advance(len(positions))
         return builder.finish()
-
-
-def on_the_fly(scenes: Scenes, backbone: FrozenBackbone) -> Scenes:
-    """The same scenes with features that are computed whenever they are read: slower each time, but nothing is stored.
-
-    They are rounded to half precision as stored ones are. The fingerprint tells the network and its weights.
-    """
-    if scenes.images is None:
-        raise UserError(f"{scenes.directory} holds no images to compute features of")
-    columns = scenes.columns
-    computed = {"sha256": hashlib.sha256(canonical(backbone.provenance)).hexdigest()}
-    manifest = {**scenes.manifest, "files": {**scenes.manifest["files"], "features": computed}}
-    return Scenes(
-        scenes.directory, manifest, {**columns, "features": _Computed(columns["images"], backbone)}, scenes.index
-    )
-
-
-class _Computed(Column):
-    """A column that no file holds: the features of another one's images."""
-
-    def __init__(self, images: Column, backbone: FrozenBackbone) -> None:
-        self._images, self._backbone = images, backbone
-        self.path = images.path
-        self.field = Field("features", (backbone.tokens, backbone.features), "float16")
-        self.rows = np.empty((0, backbone.tokens, backbone.features), np.float16)
-
-    def read(self, index: NDArray[np.int64]) -> NDArray[Any]:
-        features: NDArray[Any] = self._backbone(torch.from_numpy(self._images.read(index))).half().cpu().numpy()
-        if not np.isfinite(features).all():
-            raise NonFinite(f"features of {self.path.parent} are not finite in half precision; use another backbone")
-        return features
-
-    def verify(self, index: NDArray[np.int64]) -> None:
-        self._images.verify(index)
 
 
 def estimate(num: int, fields: dict[str, tuple[tuple[int, ...], str]]) -> str:

@@ -24,6 +24,7 @@ CLEVR_PROPERTIES: dict[str, tuple[str, ...]] = {
     "color": ("gray", "red", "blue", "green", "brown", "purple", "cyan", "yellow"),
 }
 
+BACKBONE = "backbone.safetensors"  # in the folder of a set whose features are computed when they are read
 _NOT_PROPERTIES = ("images", "features", "labels", "counts")
 
 
@@ -133,6 +134,10 @@ class Scenes:
                 "it is half-built: run the command that builds it again" if half_built else "build it, or name another"
             )
             raise UserError(f"{directory} holds no finished set of scenes (no {MANIFEST}); {way_out}")
+        if (directory / BACKBONE).is_file():
+            from slotnorm.data.on_the_fly import open_set  # imports torch: only this kind of set needs it
+
+            return open_set(directory)
         manifest, fields = load_manifest(directory)
         num, files = manifest["scenes"], manifest["files"]
         columns = {f.name: Column(directory / f.file, f, num, files[f.name]["checksums"]) for f in fields}
