@@ -20,7 +20,7 @@ from torch import Tensor
 from slotnorm import randomness
 from slotnorm.data.batches import to_images
 from slotnorm.data.scenes import Scenes
-from slotnorm.errors import NonFinite, UserError
+from slotnorm.errors import UserError
 from slotnorm.models import FeatureAutoencoder, SetPredictor, SlotModel
 from slotnorm.models.parts import Decomposition
 
@@ -70,16 +70,7 @@ class Decomposer:
     def encode(self, group: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         """The model's inputs for a group, and their tokens (at_once, N, channels)."""
         stored = self.read(self.field, group)
-        if self.field == "images":
-            inputs = to_images(stored, self.device)
-        else:
-            inputs = stored.to(self.device).float()
-            if not inputs.isfinite().all():
-                place = int((~inputs.flatten(1).isfinite().all(dim=1)).nonzero()[0])
-                scene = self.scenes.index[group[place]]
-                raise NonFinite(
-                    f"{self.scenes.directory} has a feature that is not finite in scene {scene}; extract anew"
-                )
+        inputs = to_images(stored, self.device) if self.field == "images" else stored.to(self.device).float()
         return inputs, self.model.encode(inputs)
 
     def scene_noise(self, seed: int, group: NDArray[np.int64], num_slots: int) -> Tensor:

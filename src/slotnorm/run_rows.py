@@ -53,7 +53,7 @@ class Job:
 
     def path(self, number: int) -> Path:
         """Where the rows with this many slots are."""
-        return self.folder / f"{self.test.name}-{number}.npz"
+        return self.folder / f"{self.test.name}-{number:02}.npz"
 
     def evaluate(self) -> Rows:
         """The rows with every number of slots: those that are there, and the others made."""
@@ -69,10 +69,17 @@ class Job:
                     rows = evaluation.rows(scores, self.test.name, self.run.name, [number])
                     rows.save(self.path(number))
                     found[number] = rows
-            for leftover in (self.folder / ".unfinished").glob(f"{self.test.name}@*"):
-                shutil.rmtree(leftover)
+            self._remove_parts()
             self._judge(evaluation, header)
         return Rows.concat([rows for rows in found.values() if rows is not None], header)
+
+    def _remove_parts(self) -> None:
+        """Also those of an interrupted evaluation that asked for something else: they would never be used."""
+        parts = self.folder / ".unfinished"
+        for leftover in parts.glob(f"{self.test.name}@*"):
+            shutil.rmtree(leftover)
+        if parts.is_dir() and not any(parts.iterdir()):
+            parts.rmdir()
 
     def _finished(self, number: int, header: dict[str, Any]) -> Rows | None:
         """The rows that are there, if they are what is asked for, or of more scenes than asked for."""

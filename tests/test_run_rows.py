@@ -1,0 +1,330 @@
+"""`slotnorm eval`: rows beside runs, that are made once, go on after a kill, and are never used damaged."""
+
+import csv
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import slotnorm as sn
+import tiny
+from processes import Command
+from slotnorm import evaluation, files, run_rows
+from slotnorm.binding import RULE
+from slotnorm.cli import main
+from slotnorm.documents import read_sealed, write_sealed
+from slotnorm.errors import Locked, UserError
+from slotnorm.evaluation import Scores
+from slotnorm.experiments import EvaluationSet, evaluation_set, evaluation_sets
+from slotnorm.rows import COLUMNS, Rows
+from slotnorm.run_rows import describe, plan, read_binding
+from slotnorm.runs import Run
+from slotnorm.training import train
+
+NUM = 40
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.build_scenes(tmp_path_factory.mktemp("data"), 64).directory
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Run:
+    return train(tiny.experiment(), tmp_path_factory.mktemp("runs"), data=data)
+
+
+@pytest.fixture(scope="module")
+def whole(finished: Run, data: Path) -> Rows:
+    """What an evaluation that nothing happens to gives, straight from the model."""
+    scenes = sn.data.Scenes.open(data).sample(NUM)
+    return sn.score(finished.model(), scenes, slots=range(3, 7), dataset="mine", run=finished.name)
+
+
+@pytest.fixture
+def run(tmp_path: Path, finished: Run) -> Run:
+    shutil.copytree(finished.path, tmp_path / finished.name, ignore=shutil.ignore_patterns("rows"))
+    return Run.open(tmp_path / finished.name)
+
+
+def evaluate(run: Run, data: Path, first: int = 3, last: int = 6, **changes: Any) -> Rows:
+    arguments: dict[str, Any] = {"scenes": NUM, "data": data, **changes}
+    (job,) = plan([run.path], "mine", slots=range(first, last + 1), **arguments)
+    return job.evaluate()
+
+
+def names(run: Run) -> list[str]:
+    return sorted(path.name for path in (run.path / "rows").iterdir())
+
+
+def refuse(*_: Any) -> Any:
+    pytest.fail("computed again")
+
+
+def test_rows_are_kept_beside_the_run_and_made_once(
+    run: Run, data: Path, whole: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = evaluate(run, data)
+    assert rows.equals(whole)
+    assert names(run) == ["binding.json", *(f"mine-0{number}.npz" for number in range(3, 7))]
+    kept = Rows.load(run.path / "rows" / "mine-05.npz")
+    assert kept.equals(whole.where(slots=5))
+    assert kept.header == rows.header == whole.header
+    monkeypatch.setattr(evaluation.Evaluation, "parts", refuse)
+    monkeypatch.setattr(run_rows, "judge", refuse)
+    assert evaluate(run, data).equals(whole)
+    assert evaluate(run, data, 4, 5).equals(whole.where(slots=[4, 5]))
+
+
+def test_two_halves_and_other_batch_sizes_give_the_same_rows(run: Run, data: Path, whole: Rows) -> None:
+    evaluate(run, data, 3, 4, batch_size=5)
+    evaluate(run, data, 6, 6, batch_size=1)
+    assert evaluate(run, data).equals(whole)
+
+
+def die_after_parts(number: int) -> None:
+    """Make this process die by SIGKILL when it has kept so many parts."""
+    save, saved = Scores.save, []
+
+    def watched(part: Scores, path: Path) -> None:
+        save(part, path)
+        saved.append(path)
+        if len(saved) == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    Scores.save = watched  # type: ignore[method-assign]
+
+
+def test_a_killed_evaluation_goes_on_to_the_same_rows(
+    run: Run, data: Path, whole: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = ["eval", str(run.path), "--dataset", "mine", "--data", str(data), "--scenes", str(NUM), "--batch-size", "1"]
+    killed = Command([*asked, "--slots", "3:6"], run.path.parent / "log.txt", None, die_after_parts, 2)
+    assert killed.wait() == -signal.SIGKILL
+    (folder,) = (run.path / "rows" / ".unfinished").iterdir()
+    parts = [Scores.load(path) for path in sorted(folder.iterdir())]
+    assert len(parts) == 2
+    done = {image for part in parts for image in part.images.tolist()}
+    assert 0 < len(done) < NUM
+
+    scored: list[int] = []
+    score_group = evaluation.Evaluation._score_group
+
+    def watched(self: Any, group: np.ndarray, slots: Any) -> Scores:
+        scored.extend(self.scenes.index[group[group >= 0]].tolist())
+        return score_group(self, group, slots)
+
+    monkeypatch.setattr(evaluation.Evaluation, "_score_group", watched)
+    assert evaluate(run, data).equals(whole)
+    assert not done & set(scored)
+    assert len(scored) == NUM - len(done)
+    assert ".unfinished" not in names(run)
+
+
+def test_an_interrupted_evaluation_is_used_for_other_numbers_of_slots_too(
+    run: Run, data: Path, whole: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    concat = Scores.concat
+
+    def stop(parts: list[Scores]) -> Scores:
+        if len(parts[0].images) > 3 and len(parts) > 1:
+            raise KeyboardInterrupt
+        return concat(parts)
+
+    monkeypatch.setattr(Scores, "concat", stop)  # when all parts of a sweep over 4 and 5 slots are kept
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(run, data, 4, 5, batch_size=1)
+    monkeypatch.undo()
+    scored: list[Any] = []
+    score_group = evaluation.Evaluation._score_group
+    monkeypatch.setattr(
+        evaluation.Evaluation,
+        "_score_group",
+        lambda self, group, slots: scored.append(slots) or score_group(self, group, slots),
+    )
+    assert evaluate(run, data).equals(whole)
+    assert set(scored) == {(3, 6)}
+
+
+@pytest.mark.parametrize("damage", [lambda content: content[:-9], lambda content: b"", lambda content: content[9:]])
+def test_damaged_rows_are_named_and_made_again(
+    run: Run, data: Path, whole: Rows, damage: Callable[[bytes], bytes], capsys: pytest.CaptureFixture[str]
+) -> None:
+    evaluate(run, data)
+    path = run.path / "rows" / "mine-04.npz"
+    path.write_bytes(damage(path.read_bytes()))
+    assert evaluate(run, data).equals(whole)
+    assert f"{path} is not what was written" in capsys.readouterr().err
+    assert Rows.load(path).equals(whole.where(slots=4))
+
+
+def test_a_damaged_part_of_an_interrupted_evaluation_is_made_again(
+    run: Run, data: Path, whole: Rows, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Rows, "save", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(run, data, batch_size=1)
+    monkeypatch.undo()
+    (folder,) = (run.path / "rows" / ".unfinished").iterdir()
+    parts = sorted(folder.iterdir())
+    parts[1].write_bytes(parts[1].read_bytes()[:-1] + b"x")
+    assert evaluate(run, data).equals(whole)
+    assert "making it again" in capsys.readouterr().err
+
+
+def test_rows_of_other_weights_are_removed_and_made_anew(
+    run: Run, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = evaluate(run, data, 3, 3)
+    evaluate(run, data, 4, 4)
+    train(tiny.experiment(steps=16), run.path.parent, data=data)
+    after = evaluate(Run.open(run.path), data, 3, 3)
+    assert "has rows of other weights" in capsys.readouterr().err
+    assert names(run) == ["binding.json", "mine-03.npz"]
+    assert after.header["weights"] != before.header["weights"]
+    assert read_binding(run.path)["weights"] == after.header["weights"]
+
+
+def test_fewer_scenes_do_not_replace_more_and_more_do_replace_fewer(
+    run: Run, data: Path, whole: Rows, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few = evaluate(run, data, 3, 3, scenes=10)
+    assert len(set(few["image"].tolist())) == 10
+    assert evaluate(run, data, 3, 3).equals(whole.where(slots=3))
+    capsys.readouterr()
+    assert evaluate(run, data, 3, 3, scenes=10).equals(whole.where(slots=3))
+    assert "has 40 scenes, with the 10 asked for: kept" in capsys.readouterr().err
+
+
+def test_rows_that_were_made_otherwise_are_made_anew(
+    run: Run, data: Path, whole: Rows, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evaluate(run, data, 3, 3)
+    path = run.path / "rows" / "mine-03.npz"
+    rows = Rows.load(path)
+    rows.save(path, {**rows.header, "protocol": "authors", "identity": "other"})
+    assert evaluate(run, data, 3, 3).equals(whole.where(slots=3))
+    assert "was made otherwise (protocol, iterations or scenes); making it anew" in capsys.readouterr().err
+
+
+def test_runs_that_are_still_training_are_left_out_unless_asked_for(
+    tmp_path: Path, run: Run, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unfinished = tmp_path / "more" / run.name
+    shutil.copytree(run.path, unfinished)
+    longer = tiny.experiment(steps=400)
+    document = read_sealed(unfinished / "experiment.json")
+    write_sealed(unfinished / "experiment.json", {**document, "experiment": sn_document(longer)})
+    arguments: dict[str, Any] = {"scenes": 8, "data": data, "slots": [3]}
+    jobs = plan([run.path, unfinished], "mine", **arguments)
+    assert [job.run.path for job in jobs] == [run.path]
+    said = capsys.readouterr().err
+    assert f"{unfinished} is still training, at step 12 of 400, and left out; --unfinished" in said
+    with pytest.raises(
+        UserError, match="none of the 1 runs is finished; train them to the end, or evaluate .* --unfin"
+    ):
+        plan([unfinished], "mine", **arguments)
+    assert len(plan([run.path, unfinished], "mine", unfinished=True, **arguments)) == 2
+    shutil.rmtree(unfinished / "checkpoints")
+    with pytest.raises(UserError, match="none of the 1 runs is finished; train them to the end$"):
+        plan([unfinished], "mine", unfinished=True, **arguments)
+
+
+def sn_document(experiment: Any) -> Any:
+    from slotnorm.documents import to_document
+
+    return to_document(experiment)
+
+
+def test_bad_requests_are_refused_in_one_sentence_before_anything_is_computed(
+    run: Run, data: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match="there is no dataset 'clever6'; did you mean 'clevr6'"):
+        plan([run.path], "clever6")
+    with pytest.raises(UserError, match="0 scenes cannot be scored; ask for one or more"):
+        plan([run.path], "mine", scenes=0, data=data)
+    with pytest.raises(UserError, match="is no run and holds none"):
+        plan([tmp_path / "absent"], "mine", data=data)
+    with pytest.raises(UserError, match="slots are "):
+        plan([run.path], "mine", data=data, slots=range(5, 3))
+    other = tmp_path / "other"
+    with sn.data.Builder(other, {"images": ((16, 16, 3), "uint8")}, 3, {"made for": "tests"}) as builder:
+        builder.append(images=np.zeros((3, 16, 16, 3), np.uint8), counts=np.zeros(3, np.int64))
+        builder.finish()
+    with pytest.raises(UserError, match=r"holds images of shape \(16, 16, 3\), but the model takes \(8, 8, 3\)"):
+        plan([run.path], "mine", data=other)
+    assert not (run.path / "rows").exists()
+
+
+def test_two_processes_do_not_write_the_rows_of_one_run(run: Run, data: Path) -> None:
+    with files.Lock(run.path / "rows"), pytest.raises(Locked, match="is being written by process"):
+        evaluate(run, data)
+
+
+def test_the_run_is_judged_once_and_best_on_its_own_set(run: Run, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluate(run, data, 3, 3)
+    judged = read_binding(run.path)
+    assert judged["rule"] == RULE
+    assert judged["dataset"] == "mine"
+    assert judged["failed"] == bool(judged["reason"])
+    assert {"moving", "sharing", "coherence", "weights", "slots", "num_scenes"} < set(judged)
+    own = evaluation_sets()["toy4"]
+    (job,) = plan([run.path], "toy4", slots=[3], scenes=8, data=data)
+    assert job.test == own
+    assert set(job.evaluate()["objects"].tolist()) <= {2, 3, 4}
+    assert read_binding(run.path)["dataset"] == "toy4"
+    evaluate(run, data, 4, 4)
+    assert read_binding(run.path)["dataset"] == "toy4"
+    (run.path / "rows" / "binding.json").write_text("{}")
+    assert read_binding(run.path) is None
+    evaluate(run, data, 3, 3, scenes=1)
+    assert read_binding(run.path) is None
+
+
+def test_sets_are_found_by_name_by_dataset_and_by_number_of_objects() -> None:
+    assert evaluation_set("clevr6").objects == (3, 6)
+    assert evaluation_set("clevr").name == "clevr10"
+    assert evaluation_set("clevr10", (3, 6)).name == "clevr6"
+    assert evaluation_set("clevr", (4, 5)) == EvaluationSet("clevr4-5", "clevr", (4, 5))
+    assert evaluation_set("movi-d").objects == (1, 23)
+
+
+def test_objects_filter_the_scenes_and_the_set_is_named_after_them(run: Run, data: Path) -> None:
+    (job,) = plan([run.path], "mine", objects=(2, 3), data=data, slots=[3])
+    assert job.test.name == "mine2-3"
+    assert set(job.scenes.counts.tolist()) == {2, 3}
+    (job,) = plan([run.path], "toy", objects=(1, 2), data=data, slots=[3])
+    assert (job.test.name, set(job.scenes.counts.tolist())) == ("toy1-2", {1, 2})
+    assert [job.test.name for job in plan([run.path], data=data, slots=[3], objects=(1, 3))] == ["toy1-3"]
+
+
+def test_the_command_prints_means_and_writes_csv(
+    run: Run, data: Path, whole: Rows, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--data", str(data), "--scenes", str(NUM), "--slots", "3:6", "--csv", str(tmp_path / "rows.csv")]
+    main(["eval", str(run.path), "--dataset", "mine", *arguments])
+    printed = capsys.readouterr().out
+    f_ari = whole.where(slots=4, metric="f_ari", source="masks")
+    visible = whole.where(slots=4, metric="visible", source="masks")["value"]
+    mean = np.mean([v for v, seen in zip(f_ari["value"], visible, strict=True) if seen > 1])
+    (line,) = [line for line in printed.splitlines() if line.split()[0] == "4"]
+    assert line.split()[1] == f"{mean:.4f}"
+    assert f"{run.name} on mine: {NUM} scenes; apart: {(visible == 1).sum()} with one visible object" in printed
+    assert "moving" in printed
+    with open(tmp_path / "rows.csv", newline="") as file:
+        names, *lines = csv.reader(file)
+    assert tuple(names) == COLUMNS
+    assert len(lines) == len(whole)
+    with pytest.raises(SystemExit):
+        main(["eval", str(run.path), "--slots", "3-6"])
+    assert "slots '3-6' is not a range: write FIRST:LAST" in capsys.readouterr().err
+
+
+def test_a_description_of_rows_without_masks_or_verdict_has_what_there_is() -> None:
+    rows = Rows(run="a", dataset="b", image=[0, 1], slots=3, source="masks", metric="l2", value=[0.25, 0.75])
+    assert describe(rows, None) == "a on b: 2 scenes\nK  l2 (masks)\n3      0.5000"
