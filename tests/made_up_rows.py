@@ -1,11 +1,14 @@
 """Rows as an evaluation would write them, with scores made up to behave as the paper describes."""
 
+import json
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from slotnorm.experiments import MAIN, study
+from slotnorm.documents import to_document
+from slotnorm.experiments import MAIN, experiment, study
 from slotnorm.rows import Rows
 
 # per normalization: F-ARI at the training K, its loss per excess slot, the same for ARI, and l2
@@ -62,3 +65,21 @@ def _scores(shape: Any, level: float, k: int, train: int, counts: np.ndarray, ra
         "ari": np.clip(ari + 4 * level - ari_loss * excess - 0.05 * missing + noise, -0.2, 1),
         "l2": np.abs(l2 + l2_loss * excess + 5e-4 * missing + 2e-4 * counts + noise / 400),
     }
+
+
+def save(rows: Rows, folder: Path, failed: Iterable[tuple[str, int]] = (), **header: Any) -> list[Path]:
+    """Write rows as an evaluation leaves them: RUN/rows/SET-K.npz and RUN/rows/binding.json."""
+    chosen, made = set(failed), []
+    for (run, norm, seed), part in rows.groups("run", "norm", "seed"):
+        made.append(folder / run)
+        for (dataset, slots), some in part.groups("dataset", "slots"):
+            name = str(run).removesuffix(f"-{norm}-{seed}")
+            content = {
+                "weights": f"weights of {run}", "scenes": f"scenes of {dataset}", "images": "all",
+                "num_scenes": len(set(some["image"].tolist())), "noise_seed": 0, "versions": {"slotnorm": "0"},
+                "experiment": to_document(experiment(name, norm=norm, seed=seed)), **header,
+            }  # fmt: skip
+            some.save(folder / run / "rows" / f"{dataset}-{slots}.npz", content)
+        judged = {"failed": (norm, seed) in chosen, "reason": "splits the image by place", "rule": 1}
+        (folder / run / "rows" / "binding.json").write_text(json.dumps(judged))
+    return made

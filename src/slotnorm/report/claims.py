@@ -83,10 +83,10 @@ def _at_scale(claim: Claim, scale: str, sections: Sequence[Section]) -> list[Out
     outcomes = []
     for section in sections:
         if section.study == ours:
-            findings = _findings(claim, Evidence(section, related))
-            involved = [section, *(other for other in related.values() if other is not section)]
+            evidence = Evidence(section, related)
+            findings = _findings(claim, evidence)
             kept = None
-            if any(one.failures for one in involved):
+            if any(one.failures for one in evidence.used):
                 kept = verdict(_findings(claim, Evidence(section, related, leave_out_failed=False)))
             outcomes.append(Outcome(claim, scale, described(section), verdict(findings), findings, kept))
     return outcomes

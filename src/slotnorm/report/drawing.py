@@ -67,8 +67,8 @@ def panels_on_paper(rows: int, columns: int, title: str) -> tuple[Paper, Any]:
 def save(paper: Paper) -> dict[str, bytes]:
     """A matplotlib figure as SVG and PNG without dates; call it inside `rc_context(STYLE)`."""
     svg, png = io.BytesIO(), io.BytesIO()
+    FigureCanvasAgg(paper).print_png(png, metadata={"Software": None})  # first: print_svg changes the resolution
     FigureCanvasSVG(paper).print_svg(svg, metadata={"Date": None, "Creator": None})
-    FigureCanvasAgg(paper).print_png(png, metadata={"Software": None})
     return {"svg": svg.getvalue(), "png": png.getvalue()}
 
 

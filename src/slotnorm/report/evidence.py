@@ -81,11 +81,14 @@ class Evidence:
         self.all_runs = section
         self.section = section.without_failed() if leave_out_failed else section
         self._related, self._leave_out_failed = related, leave_out_failed
+        self.used = [section]
+        """The sections that were asked so far."""
 
     def related(self, study: str) -> "Evidence":
         """The section at the same scale that stands for another of the paper's studies."""
         if study not in self._related:
             raise NotRun(f"no runs that stand for {study} at this scale")
+        self.used.append(self._related[study])
         return Evidence(self._related[study], self._related, self._leave_out_failed)
 
     @property

@@ -71,7 +71,10 @@ def read(paths: Iterable[str | Path]) -> Material:
 def find_folders(paths: Iterable[str | Path]) -> list[Path]:
     """The folders of runs at or below the paths, in order, each once; a path without any is refused."""
     found: dict[Path, Path] = {}
-    for path in map(Path, paths):
+    given = [Path(path) for path in paths]
+    if not given:
+        raise UserError("there is nothing to report; give folders of runs, as in `slotnorm report runs/*`")
+    for path in given:
         if not path.is_dir():
             raise UserError(
                 f"{path} is no folder; give folders of runs, as `slotnorm train` and `slotnorm eval` make them"
