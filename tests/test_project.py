@@ -1,6 +1,7 @@
 """The house itself: arrows, public names, what an import costs, what is declared, what the wheel holds."""
 
 import ast
+import importlib
 import re
 import subprocess
 import sys
@@ -199,10 +200,8 @@ def test_the_wheel_installs_into_a_fresh_environment(tmp_path):
     assert "weighted_sum" in listed.stdout, listed.stderr
 
 
-def test_the_page_of_normalizations_is_fresh():
-    sys.path.insert(0, str(ROOT / "docs"))
-    try:
-        from make_normalizations import PAGE, page
-    finally:
-        sys.path.pop(0)
-    assert PAGE.read_text(encoding="utf-8") == page(), "run python docs/make_normalizations.py"
+@pytest.mark.parametrize("name", ["normalizations", "architecture"])
+def test_pages_made_from_code_are_fresh(name, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    maker = importlib.import_module(f"make_{name}")
+    assert maker.PAGE.read_text(encoding="utf-8") == maker.page(), f"run python docs/make_{name}.py"
