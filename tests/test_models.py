@@ -188,6 +188,19 @@ def test_ramps_are_rows_columns_and_their_reverses_in_the_weights_precision():
     assert torch.equal(points[2:], 1 - points[:2])
 
 
+def test_positions_follow_the_weights_from_type_to_type_and_out_of_inference_mode():
+    embedding = PositionEmbedding(7, 4)
+    torch.nn.init.eye_(embedding.weight)
+    with torch.inference_mode():
+        embedding()
+    embedding().sum().backward()
+    exact = embedding.double()()[0, :, 0]
+    assert torch.equal(exact, torch.linspace(0, 1, 7, dtype=torch.float64)), (
+        "float32 ramps cast to float64 are not exact"
+    )
+    assert "_points" not in embedding.state_dict()
+
+
 @pytest.mark.parametrize("size", [1, 8, 16, 33])
 def test_fourier_positions_are_standardised_and_start_at_the_given_scale(size):
     torch.manual_seed(0)
@@ -281,6 +294,28 @@ def test_weights_are_found_by_functional_call():
         for left, right in zip(*found, strict=True):
             if left is not None:
                 torch.testing.assert_close(left, right, rtol=0, atol=1e-9)
+
+
+def test_exported_models_keep_batch_and_slots_free():
+    torch.manual_seed(0)
+    model = ImageAutoencoder(32, 8, 6, 16, strides=(2,), decoder_strides=(2, 2)).eval()
+    inputs, noise = torch.rand(2, 3, 32, 32), torch.randn(2, 4, 6)
+    batch, slots = torch.export.Dim("batch", max=2048), torch.export.Dim("slots", max=64)
+
+    class MasksAndReconstruction(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, inputs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+            return self.model(inputs, noise=noise)[2:4]
+
+    shapes = ({0: batch}, {0: batch, 1: slots})
+    exported = torch.export.export(MasksAndReconstruction(), (inputs, noise), dynamic_shapes=shapes).module()
+    inputs, noise = torch.rand(3, 3, 32, 32), torch.randn(3, 7, 6)
+    with torch.no_grad():
+        for found, expected in zip(exported(inputs, noise), model(inputs, noise=noise)[2:4], strict=True):
+            torch.testing.assert_close(found, expected)
 
 
 REFUSED = {

@@ -41,11 +41,16 @@ def mix(
     decoding: SlotDecoding, slots: Tensor, *, reconstruct: bool = True, recompute: bool = False
 ) -> tuple[Tensor, Tensor | None]:
     """Masks (B, K, *space) of slots (B, K, D), and the mixture (B, *values) unless only masks are asked for."""
-    if torch.compiler.is_compiling():
-        return _mix_kept(decoding, slots, slots.shape[0] * slots.shape[1], reconstruct)
     at_once = rows_at_once(decoding.row_bytes, slots.device)
+    if torch.compiler.is_compiling():
+        return _mix_kept(decoding, slots, at_once, reconstruct)
     if not needs_graph(slots, *decoding.weights):
-        return _mix_online(decoding, slots, at_once, reconstruct)
+        if at_once < slots.shape[1]:
+            return _mix_online(decoding, slots, at_once, reconstruct)
+        # whole images fit a tile: fewer and larger operations
+        parts = [_mix_kept(decoding, some, at_once, reconstruct) for some in slots.split(at_once // slots.shape[1])]
+        mixed = join([part for _, part in parts if part is not None]) if reconstruct else None
+        return join([masks for masks, _ in parts]), mixed
     if recompute and reconstruct:
         masks, mixed = _MixRecomputed.apply(slots, decoding, at_once, *decoding.weights)
         return masks, mixed
@@ -58,7 +63,9 @@ def needs_graph(*tensors: Tensor) -> bool:
 
 
 def rows_at_once(row_bytes: int, device: torch.device) -> int:
-    """How many rows a tile has: the one place where CPU and other devices differ."""
+    """How many rows a tile has: the one place where CPU and other devices differ. A compiled graph has no tiles."""
+    if torch.compiler.is_compiling():
+        return 2**31
     return max(1, (_CACHE_BYTES if device.type == "cpu" else _DEVICE_BYTES) // row_bytes)
 
 

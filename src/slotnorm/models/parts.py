@@ -85,6 +85,7 @@ class PositionEmbedding(nn.Module):
         if scale is not None and not 0 <= scale < math.inf:
             raise UserError(f"position_scale is {scale}; it must be zero or positive and finite, or None for Glorot's")
         self.size, self.kind = size, kind
+        self._points: Tensor | None = None
         num_features = POSITIONS[kind](size).shape[0]
         self.weight = nn.Parameter(torch.empty(dim, num_features))
         self.bias = nn.Parameter(torch.zeros(dim))
@@ -94,8 +95,18 @@ class PositionEmbedding(nn.Module):
             nn.init.normal_(self.weight, std=scale / math.sqrt(num_features))
 
     def forward(self) -> Tensor:
-        points = POSITIONS[self.kind](self.size).to(self.weight)  # made in float64: exact in whatever the weights are
-        return torch.addmm(self.bias[:, None], self.weight, points.flatten(1)).view(-1, self.size, self.size)
+        points = self._find_points().flatten(1)
+        return torch.addmm(self.bias[:, None], self.weight, points).view(-1, self.size, self.size)
+
+    def _find_points(self) -> Tensor:
+        """The grid's position features, kept in the weights' type; made in float64: a cast buffer would lose bits."""
+        points = self._points
+        if torch.compiler.is_compiling():
+            return POSITIONS[self.kind](self.size).to(self.weight)
+        if points is None or (points.dtype, points.device) != (self.weight.dtype, self.weight.device):
+            with torch.inference_mode(False):  # training may come after
+                self._points = points = POSITIONS[self.kind](self.size).to(self.weight)
+        return points
 
     def extra_repr(self) -> str:
         return f"size={self.size}, kind={self.kind!r}, features={self.weight.shape[1]}, dim={self.weight.shape[0]}"
