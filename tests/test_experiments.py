@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import tiny
-from slotnorm import cli
-from slotnorm.commands import Training, parse_sweep, parse_training, words
+from slotnorm import cli, commands
+from slotnorm.commands import Training, parse_sweep, parse_training
 from slotnorm.config import FeatureModel, ImageModel, SetModel
 from slotnorm.data.generator import SceneSpec
 from slotnorm.errors import UserError
@@ -139,16 +139,16 @@ def test_the_command_line_of_an_experiment_makes_it_again(varied: Any) -> None:
     parsed = parse_training(command_line(varied), "slotnorm train")
     assert parsed is not None
     assert parsed.experiment == varied
-    again = parse_training(words(parsed), "slotnorm train")
+    again = parse_training(commands.words(parsed), "slotnorm train")
     assert again == parsed
 
 
 def test_every_field_is_an_option() -> None:
-    parsed = parse_training(
-        ["toy", "--norm", "layer_norm", "--seed", "4", "--slots", "6", "--recipe.steps", "9",
-         "--recipe.checkpoint-every", "3", "--recipe.model.decoder-hidden", "8", "16", "--scenes.objects", "1", "2", "--recipe.clip", "None"],
-        "slotnorm train",
-    )  # fmt: skip
+    words = (
+        "toy --norm layer_norm --seed 4 --slots 6 --recipe.steps 9 --recipe.checkpoint-every 3 "
+        "--recipe.model.decoder-hidden 8 16 --scenes.objects 1 2 --recipe.clip None"
+    )
+    parsed = parse_training(words.split(), "slotnorm train")
     assert isinstance(parsed, Training)
     factors, recipe = parsed.experiment, parsed.experiment.recipe
     assert (factors.norm, factors.seed, factors.slots, recipe.steps, recipe.checkpoint_every) == (

@@ -101,7 +101,7 @@ _TOY_PROPERTIES = Recipe(
     steps=6_000, batch_size=64, **_TOY_SCHEDULE,
 )  # fmt: skip
 _TOY_FEATURES = Recipe(
-    model=FeatureModel(tokens=256, features=32, dim=32, decoder=128, hidden=64),
+    model=FeatureModel(tokens=256, features=32, dim=32, decoder=64, hidden=64),
     steps=6_000,
     batch_size=32,
     **_TOY_SCHEDULE,
@@ -109,8 +109,8 @@ _TOY_FEATURES = Recipe(
 
 _SMALL_SCENES = GeneratedScenes(style="clevr", objects=(3, 6), test_objects=(3, 10), size=64, num=20_000)
 _SMALL = Recipe(
-    model=ImageModel(size=64, channels=32, strides=(2, 1, 1), decoder_strides=(2, 2, 2), decoder_kernel=5),
-    steps=40_000, batch_size=16, learning_rate=4e-4, warmup_steps=1_000, half_life=None, cosine_to=0.02, clip=1.0,
+    model=ImageModel(size=64, channels=32, strides=(2, 1, 1), decoder_channels=16, decoder_strides=(2, 2, 2)),
+    steps=15_000, batch_size=16, learning_rate=1e-3, warmup_steps=1_000, half_life=None, cosine_to=0.02, clip=1.0,
     evaluation_iterations=5, flip=True, checkpoint_every=1_000, validate_every=2_000, validation_scenes=128,
 )  # fmt: skip
 

@@ -8,10 +8,14 @@ _SECONDS_BETWEEN_LINES = 10.0  # a log file should stay readable
 
 
 class Progress:
-    """`with Progress("scenes", total) as progress: progress.advance(n, note="loss 0.1")`."""
+    """`with Progress("scenes", total) as progress: progress.advance(n, note="loss 0.1")`.
 
-    def __init__(self, what: str, total: int, done: int = 0) -> None:
-        self.what, self.total, self.done = what, total, done
+    The rate is in things a second, or in `unit`s of which every thing is `per`.
+    """
+
+    def __init__(self, what: str, total: int, done: int = 0, unit: str = "", per: int = 1) -> None:
+        self.what, self.total, self.done, self._unit, self._per = what, total, done, unit, per
+        self._note = ""
         self._at_start = done
         self._started = self._spoken = time.monotonic()
         self._bar = None
@@ -19,10 +23,13 @@ class Progress:
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
             from rich.progress import Progress as Bar
+            from rich.table import Column
 
+            whole, also_whole = Column(no_wrap=True), Column(no_wrap=True)  # on a narrow terminal only the bar gives way
             self._bar = Bar(
-                TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"),
-                TimeRemainingColumn(), TextColumn("{task.fields[note]}"), console=Console(stderr=True),
+                TextColumn("{task.description}"), BarColumn(bar_width=None), MofNCompleteColumn(table_column=whole),
+                TextColumn("{task.fields[rate]}"), TimeRemainingColumn(table_column=also_whole),
+                TextColumn("{task.fields[note]}"), console=Console(stderr=True), expand=True,
             )  # fmt: skip
             self._task = self._bar.add_task(what, total=total, completed=done, rate="", note="")
 
@@ -35,7 +42,7 @@ class Progress:
         if self._bar:
             self._bar.stop()
         elif kind is None and self.done > self._at_start:
-            self._say("")
+            self._say()
 
     @property
     def rate(self) -> float:
@@ -51,16 +58,20 @@ class Progress:
     def advance(self, count: int = 1, note: str = "") -> None:
         """Say that `count` more are done."""
         self.done += count
+        self._note = note
         if self._bar:
-            self._bar.update(self._task, completed=self.done, rate=f"{self.rate:.4g}/s", note=note)
+            self._bar.update(self._task, completed=self.done, rate=self._rate_in_words(), note=note)
         elif time.monotonic() - self._spoken > _SECONDS_BETWEEN_LINES:
-            self._say(note)
+            self._say()
 
-    def _say(self, note: str) -> None:
+    def _rate_in_words(self) -> str:
+        return f"{self.rate * self._per:.4g} {self._unit}".rstrip() + "/s"
+
+    def _say(self) -> None:
         self._spoken = time.monotonic()
         left = _clock((self.total - self.done) / self.rate) if self.rate else "unknown time"
-        line = f"{self.what} {self.done}/{self.total}  {self.rate:.4g}/s  {left} left"
-        print(f"{line}  {note}".rstrip(), file=sys.stderr, flush=True)
+        line = f"{self.what} {self.done}/{self.total}  {self._rate_in_words()}  {left} left"
+        print(f"{line}  {self._note}".rstrip(), file=sys.stderr, flush=True)
 
 
 def _clock(seconds: float) -> str:

@@ -70,7 +70,6 @@ def train(
     if finished := _finished(path, experiment):
         return finished
     with contextlib.ExitStack() as stack:
-        stop = stack.enter_context(Stop())
         ranks = stack.enter_context(joined())
         if ranks.first:
             stack.callback(_remove_if_empty, path)
@@ -84,6 +83,9 @@ def train(
             _warn_of_too_few_slots(scenes, experiment)
             ranks.wait_for_first()
         training = Training(run, scenes, validation_scenes(experiment, data), ranks, draw)
+        stop = stack.enter_context(
+            Stop()
+        )  # not before: making the scenes can be interrupted at once, and continues too
         training.resume()
         training.loop(stop, workers)
     return run
@@ -138,7 +140,7 @@ class Training:
                 self.seconds = seconds_before + time.monotonic() - started
                 self._after(outcome)
                 if progress:
-                    progress.advance(note=self._note(outcome, progress.rate))
+                    progress.advance(note=self._note(outcome))
                 if outcome.stop and self.step < self.recipe.steps:
                     raise Interrupted(outcome.stop, self.run, self.step)
 
@@ -186,13 +188,12 @@ class Training:
 
     def _progress(self) -> contextlib.AbstractContextManager[Progress | None]:
         if self.ranks.first:
-            return Progress(self.experiment.run_name, self.recipe.steps, self.step)
+            return Progress(self.experiment.run_name, self.recipe.steps, self.step, "images", self.recipe.batch_size)
         return contextlib.nullcontext()
 
-    def _note(self, outcome: Step, rate: float) -> str:
+    def _note(self, outcome: Step) -> str:
         f_ari = self.scores.get(f"f_ari@{self.experiment.slots}")
-        known = "" if f_ari is None else f"F-ARI {f_ari:.3f}  "
-        return f"loss {outcome.loss:.4g}  {known}{rate * self.recipe.batch_size:.0f} images/s"
+        return f"loss {outcome.loss:.3g}" + ("" if f_ari is None else f" F-ARI {f_ari:.3f}")
 
     def _note_changes(self, record: dict[str, Any]) -> None:
         """Say what differs from the environment that saved: the numbers may then differ in the last bits."""
