@@ -1,8 +1,8 @@
 """Colours of slots that stay the same over K and variants: a slot has the colour of what it covers, not of its number.
 
 Slots are matched to a reference (Hungarian, by the overlap of their masks): to the true objects where the scene has
-masks, else to the segments of the first run at its training K. The slots that are left over are matched to those that
-were left over at the K before, so that they keep their colours when a slider moves; the rest take colours not in use.
+masks, else to the segments of the first run at its training K. Overlap with the slot that had the colour at the K
+before counts too, so that slots that cover nothing in particular keep their colours when a slider moves.
 """
 
 import colorsys
@@ -18,6 +18,7 @@ from slotnorm.examples import Examples
 
 _BACKGROUND = (0.24, 0.24, 0.26)
 _GOLDEN = 0.61803398875
+_FOR_THE_SAME_AS_BEFORE = 0.5  # of the weight of covering the same as the reference
 
 Colors = Mapping[int, NDArray[np.int64]]
 """K -> (n, K): the colour number of every slot of every scene; 0 is the background's where it is known."""
@@ -41,19 +42,17 @@ def match_colors(
     masks, numbers = reference or true_reference(examples)
     colors: dict[int, NDArray[np.int64]] = {k: np.empty(examples.masks[k].shape[:2], np.int64) for k in examples.slots}
     for scene in range(len(examples.scenes)):
-        known, known_numbers = masks[scene], np.asarray(numbers[scene])
-        left, left_numbers = known[:0], known_numbers[:0]
+        wanted = dict(zip(numbers[scene].tolist(), masks[scene], strict=True))
+        before: dict[int, NDArray[np.float64]] = {}
         for k in examples.slots:
             shares = examples.masks[k][scene] / 255.0
-            found = _match(shares, known, known_numbers)
-            spare = np.flatnonzero(found < 0)
-            found[spare] = _match(shares[spare], left, left_numbers)
-            taken = {*found.tolist(), *known_numbers.tolist()}
+            found = _match(shares, wanted, before)
+            taken = {*found.tolist(), *wanted, *before}
             fresh = (number for number in itertools.count() if number not in taken)
-            for slot in spare[np.argsort(-shares[spare].sum(axis=(1, 2)), kind="stable")]:
+            for slot in np.argsort(-shares.sum(axis=(1, 2)), kind="stable"):
                 if found[slot] < 0:
                     found[slot] = next(fresh)
-            left, left_numbers = shares[spare], found[spare]
+            before = dict(zip(found.tolist(), shares, strict=True))
             colors[k][scene] = found
     return colors
 
@@ -79,17 +78,25 @@ def own_reference(examples: Examples, slots: int) -> tuple[NDArray[np.float64], 
 
 
 def _match(
-    shares: NDArray[np.float64], reference: NDArray[np.float64], numbers: NDArray[np.int64]
+    shares: NDArray[np.float64], wanted: Mapping[int, NDArray[np.float64]], before: Mapping[int, NDArray[np.float64]]
 ) -> NDArray[np.int64]:
-    """For each of the masks (K, h, w) the number of the reference (R, h, w) it is matched to, -1 for none."""
+    """A colour number for each of the masks (K, h, w), -1 for none: what it covers counts most, then what was before."""
+    numbers = [*wanted, *(number for number in before if number not in wanted)]
+    score = np.zeros((len(shares), len(numbers)))
+    for column, number in enumerate(numbers):
+        for reference, weight in ((wanted, 1.0), (before, _FOR_THE_SAME_AS_BEFORE)):
+            if number in reference:
+                score[:, column] += weight * _overlap(shares, reference[number])
     found = np.full(len(shares), -1, dtype=np.int64)
-    if not len(shares) or not len(reference):
-        return found
-    flat, wanted = shares.reshape(len(shares), -1), reference.reshape(len(reference), -1)
-    common = flat @ wanted.T
-    union = flat.sum(1)[:, None] + wanted.sum(1) - common
-    overlap = common / np.maximum(union, 1e-9)
-    for slot, target in zip(*linear_sum_assignment(overlap, maximize=True), strict=True):
-        if overlap[slot, target] > 0:
-            found[slot] = numbers[target]
+    for slot, column in zip(*linear_sum_assignment(score, maximize=True), strict=True):
+        if score[slot, column] > 0:
+            found[slot] = numbers[column]
     return found
+
+
+def _overlap(shares: NDArray[np.float64], reference: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Intersection over union of soft masks (K, h, w) with one (h, w): (K,)."""
+    common = (shares * reference).sum(axis=(1, 2))
+    union = shares.sum(axis=(1, 2)) + reference.sum() - common
+    overlap: NDArray[np.float64] = common / np.maximum(union, 1e-9)
+    return overlap

@@ -15,7 +15,7 @@ from slotnorm.data.sources import evaluation_scenes
 from slotnorm.diagnosis import diagnose
 from slotnorm.errors import DamagedFile, UserError
 from slotnorm.examples import Examples, make_examples
-from slotnorm.experiments import EvaluationSet, studies
+from slotnorm.experiments import evaluation_sets
 from slotnorm.models import SlotModel
 from slotnorm.report.diagnostics import Diagnostics, diagnostics
 from slotnorm.report.pictures import Illustration, illustrate
@@ -139,19 +139,10 @@ class Inspector:
         experiment = experiment_of(run)
         if experiment is None:
             raise UserError(f"the rows of {run.name} do not say its experiment")
-        test = evaluation_set(experiment.name, dataset)
+        if (test := evaluation_sets().get(dataset)) is None:
+            raise UserError(f"{dataset} is no registered test set, so its scenes cannot be found again")
         total = run.facts["scenes"][dataset]["num_scenes"] or num
         return evaluation_scenes(experiment, test.dataset, test.objects, total, self.data)[:num]
-
-
-def evaluation_set(study: str, dataset: str) -> EvaluationSet:
-    """The registered test set of that name."""
-    known = studies()
-    tests = [*(known[study].tests if study in known else ()), *(test for one in known.values() for test in one.tests)]
-    for test in tests:
-        if test.name == dataset:
-            return test
-    raise UserError(f"{dataset} is no registered test set, so its scenes cannot be found again")
 
 
 def median_run(section: Section, norm: str) -> RunScores:

@@ -1,0 +1,201 @@
+"""Examples kept beside runs, slot colours that follow what slots cover, and the sheets made of them."""
+
+import dataclasses
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import tiny
+from slotnorm.decomposing import Decomposer
+from slotnorm.errors import DamagedFile
+from slotnorm.examples import LARGEST_SIDE, Examples, make_examples
+from slotnorm.models import build
+from slotnorm.report.coloring import match_colors, palette
+from slotnorm.report.pictures import Illustration, illustrate, slots_table, soft_segmentation, visual_table
+from slotnorm.segmentation import as_maps
+
+SIDE = 12
+
+
+def true_labels() -> np.ndarray:
+    """(2, 12, 12): a background and three objects, at other places in the second scene."""
+    labels = np.zeros((2, SIDE, SIDE), np.uint8)
+    for number, (row, column) in enumerate([(1, 1), (1, 7), (7, 2)], start=1):
+        labels[0, row : row + 4, column : column + 4] = number
+        labels[1, column : column + 4, row : row + 4] = number
+    return labels
+
+
+def perfect_masks(labels: np.ndarray, slots: int, order: np.ndarray) -> np.ndarray:
+    """A slot for every segment, the others empty, in any order: (n, K, h, w) in 255ths."""
+    masks = np.zeros((len(labels), slots, SIDE, SIDE), np.uint8)
+    for segment in range(4):
+        masks[:, order[segment]] = 255 * (labels == segment)
+    return masks
+
+
+def examples(norm: str, seed: int, labels: np.ndarray | None = None, with_labels: bool = True) -> Examples:
+    labels = true_labels() if labels is None else labels
+    random = np.random.default_rng(seed)
+    masks = {k: perfect_masks(labels, k, random.permutation(k)) for k in (4, 6, 9)}
+    images = np.repeat(80 * labels[..., None], 3, axis=3)
+    told = {9: images + 1}
+    return Examples(
+        f"toy-{norm}-{seed}", norm, "toy7", np.arange(2), images, labels if with_labels else None, masks, told
+    )
+
+
+def test_slots_have_the_colour_of_what_they_cover_whatever_their_number_k_or_variant() -> None:
+    pictures = []
+    for norm, seed in (("weighted_mean", 1), ("batch_norm", 2)):
+        one = examples(norm, seed)
+        colors = match_colors(one)
+        pictures += [soft_segmentation(one.masks[k] / 255, colors[k]) for k in one.slots]
+    truth = np.rint(palette(true_labels()) * 255).astype(np.uint8)
+    for picture in pictures:
+        np.testing.assert_array_equal(picture, truth)
+
+
+def test_without_true_masks_the_first_run_at_its_training_number_of_slots_is_the_reference() -> None:
+    found = illustrate(
+        [examples("batch_norm", 2, with_labels=False), examples("weighted_mean", 1, with_labels=False)], 6
+    )
+    assert list(found.examples) == ["weighted_mean", "batch_norm"]
+    first = found.segmentation("weighted_mean", 6)
+    assert len(np.unique(first[0].reshape(-1, 3), axis=0)) == 4
+    for norm in found.examples:
+        for k in found.slots:
+            np.testing.assert_array_equal(found.segmentation(norm, k), first)
+    assert found.truth() is None
+
+
+def test_slots_left_over_keep_their_colours_from_one_k_to_the_next() -> None:
+    labels = np.zeros((1, SIDE, SIDE), np.uint8)
+    masks = {k: np.zeros((1, k, SIDE, SIDE), np.uint8) for k in (4, 5)}
+    for strip, (at_four, at_five) in enumerate([(0, 4), (1, 2), (2, 0), (3, 1)]):
+        place = (slice(None), slice(None), slice(3 * strip, 3 * strip + 3))
+        masks[4][:, at_four][place] = masks[5][:, at_five][place] = 255
+    one = Examples("r", "batch_norm", "d", np.arange(1), None, labels, masks, {})
+    colors = match_colors(one)
+    assert sorted(colors[4][0].tolist()) == [0, 1, 2, 3]
+    pairs = [(0, 4), (1, 2), (2, 0), (3, 1)]
+    assert [colors[4][0][a] for a, _ in pairs] == [colors[5][0][b] for _, b in pairs]
+    assert len(set(colors[5][0].tolist())) == 5
+
+
+def test_shared_pixels_mix_the_colours_of_their_slots() -> None:
+    masks = np.full((1, 2, 1, 1), 0.5)
+    colors = palette(np.array([[1, 2]]))
+    mixed = soft_segmentation(masks, np.array([[1, 2]]))[0, 0, 0]
+    np.testing.assert_array_equal(mixed, np.rint(255 * colors[0].mean(axis=0)).astype(np.uint8))
+
+
+def test_colour_numbers_have_colours_of_their_own() -> None:
+    colors = palette(np.arange(40))
+    distances = np.abs(colors[:, None] - colors[None]).sum(axis=2) + np.eye(40)
+    assert distances.min() > 0.01
+    assert np.ptp(colors[0]) < 0.05  # the background is grey
+    assert ((colors >= 0) & (colors <= 1)).all()
+
+
+@pytest.fixture(scope="module")
+def illustration() -> Illustration:
+    return illustrate(
+        [examples(norm, seed) for seed, norm in enumerate(("weighted_mean", "weighted_sum", "batch_norm"))], 4
+    )
+
+
+def pixels(png: bytes) -> np.ndarray:
+    with Image.open(io.BytesIO(png)) as image:
+        return np.asarray(image.convert("RGB"))
+
+
+def test_the_visual_table_has_input_and_truth_then_reconstruction_and_segmentation_of_each_variant(
+    illustration: Illustration,
+) -> None:
+    sheet = pixels(visual_table(illustration, 9, [0, 1]))
+    assert sheet.shape == (26 + 4 * 136 + 3 * 4 + 4, 96 + 4 * 136 + 12, 3)
+    # the middle of the first object (rows and columns 1 to 4 of 12) in the first scene
+    y, x = 26 + 3 * 132 // 12, 96 + 3 * 132 // 12
+    assert sheet[y, x].tolist() == [80] * 3  # the input
+    assert sheet[y, x + 136 + 8].tolist() == [81] * 3  # the first variant's reconstruction
+    truth = np.rint(255 * palette(np.array([1]))[0]).astype(int).tolist()
+    for column in range(4):
+        assert sheet[y + 136, x + column * 136 + 8 * (column > 0)].tolist() == truth
+
+
+def test_without_reconstructions_the_segmentation_lies_over_the_frame(illustration: Illustration) -> None:
+    bare = {norm: dataclasses.replace(one, reconstructions={}) for norm, one in illustration.examples.items()}
+    over = dataclasses.replace(illustration, examples=bare)
+    sheet = pixels(visual_table(over, 9, [0, 1]))
+    assert sheet.shape[0] == 26 + 2 * 136 + 3 * 4 + 4  # one row a scene
+    soft = illustration.segmentation("batch_norm", 9).astype(float)
+    frames = illustration.any.images
+    assert frames is not None
+    np.testing.assert_allclose(over.segmentation("batch_norm", 9), 0.6 * soft + 0.4 * frames, atol=0.51)
+
+
+def test_the_table_over_slots_has_a_row_for_each_variant_and_a_column_for_each_k(illustration: Illustration) -> None:
+    sheet = pixels(slots_table(illustration, [4, 6, 9], 1))
+    assert sheet.shape == (26 + 3 * 136 + 4, 96 + 4 * 136 + 12, 3)
+    assert illustration.slots == [4, 6, 9]
+    assert slots_table(illustration, [4, 6, 9], 1) == slots_table(illustration, [4, 6, 9], 1)
+
+
+def test_examples_are_saved_sealed_and_read_back(tmp_path: Path) -> None:
+    one = dataclasses.replace(examples("batch_norm", 1), facts={"weights": "abc"})
+    one.save(tmp_path / "toy7.npz")
+    again = Examples.load(tmp_path / "toy7.npz")
+    assert (again.run, again.norm, again.dataset, again.facts) == (one.run, one.norm, one.dataset, {"weights": "abc"})
+    for k in one.slots:
+        np.testing.assert_array_equal(again.masks[k], one.masks[k])
+    np.testing.assert_array_equal(again.reconstructions[9], one.reconstructions[9])
+    assert again.labels is not None
+    np.testing.assert_array_equal(again.labels, true_labels())
+
+
+def test_damaged_examples_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "toy7.npz"
+    examples("batch_norm", 1).save(path)
+    written = bytearray(path.read_bytes())
+    written[len(written) // 2] ^= 1
+    path.write_bytes(written)
+    with pytest.raises(DamagedFile, match="its seal does not match"):
+        Examples.load(path)
+
+
+@pytest.mark.parametrize("kind", ["images", "features", "properties"])
+def test_examples_show_what_was_scored(tmp_path: Path, kind: str) -> None:
+    scenes = tiny.build_scenes(tmp_path / "scenes", 6)
+    changes = {"images": tiny.IMAGES, "features": tiny.FEATURES, "properties": tiny.PROPERTIES}[kind]
+    model = build(tiny.experiment(model=changes))
+    made = make_examples(model, scenes, [3, 5], [5], run="r", norm="weighted_sum", dataset="d", facts={})
+    assert made.slots == [3, 5]
+    assert made.scenes.tolist() == scenes.index.tolist()
+    assert sorted(made.reconstructions) == ([3, 5] if kind == "images" else [])  # small images: at every K
+    assert made.images is not None
+    decomposer = Decomposer(model, scenes)
+    with decomposer.evaluating():
+        for group in decomposer.groups(np.arange(6)):
+            _, tokens = decomposer.encode(group)
+            found = decomposer.decompose(tokens, decomposer.scene_noise(0, group, 5), reconstruct=True)
+            masks = as_maps(found.masks)[torch.from_numpy(group >= 0)].numpy()
+            np.testing.assert_allclose(made.masks[5][group[group >= 0]] / 255, masks, atol=3.1 / 255)
+            if kind == "images":
+                assert found.reconstruction is not None
+                pictures = found.reconstruction[torch.from_numpy(group >= 0)].permute(0, 2, 3, 1).clamp(-1, 1).numpy()
+                np.testing.assert_allclose(made.reconstructions[5][group[group >= 0]] / 127.5 - 1, pictures, atol=0.005)
+
+
+def test_large_images_are_kept_small(tmp_path: Path) -> None:
+    from slotnorm.examples import _shrunk, _shrunk_labels
+
+    maps = torch.arange(2 * 192 * 192, dtype=torch.float32).view(1, 2, 192, 192) / (2 * 192 * 192)
+    small = _shrunk(maps)
+    assert small.shape == (1, 2, LARGEST_SIDE, LARGEST_SIDE)
+    torch.testing.assert_close(small[0, 0, 0, 0], maps[0, 0, :2, :2].mean())
+    assert _shrunk_labels(np.zeros((1, 192, 96), np.uint8)).shape == (1, 96, 48)
