@@ -80,7 +80,7 @@ def own_reference(examples: Examples, slots: int) -> tuple[NDArray[np.float64], 
 def _match(
     shares: NDArray[np.float64], wanted: Mapping[int, NDArray[np.float64]], before: Mapping[int, NDArray[np.float64]]
 ) -> NDArray[np.int64]:
-    """A colour number for each of the masks (K, h, w), -1 for none: what it covers counts most, then what was before."""
+    """A colour number for each of the masks (K, h, w), or -1: what it covers counts most, then what was before."""
     numbers = [*wanted, *(number for number in before if number not in wanted)]
     score = np.zeros((len(shares), len(numbers)))
     for column, number in enumerate(numbers):

@@ -70,7 +70,7 @@ def diagnostics(title: str, measured: Sequence[Rows]) -> Diagnostics:
 def draw_diagnostics(found: Diagnostics) -> dict[str, bytes]:
     """Four panels as {"svg": ..., "png": ...}."""
     with matplotlib.rc_context(STYLE):
-        paper, axes = panels_on_paper(2, 2, f"{found.title}: inside the models, on {found.dataset}")
+        paper, axes = panels_on_paper(2, 2, f"{found.title}: inside the models, on {found.dataset}", len(found.counts))
         appearances = looks(found.counts)
         for ax, (metric, title) in zip(axes.flat, _PANELS.items(), strict=False):
             _draw_metric(ax, found, metric, title, appearances)

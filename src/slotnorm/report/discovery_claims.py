@@ -114,7 +114,7 @@ def _lower_than_6_7(e: Evidence) -> Iterator[Part]:
 
 @claim(
     9, "clevr-6-11",
-    "every proposed model puts the background in one slot (high ARI); one baseline model does; no layer- "
+    "every proposed model puts the background in one slot (high ARI); one baseline model does; no layer-"
     "norm model",
 )  # fmt: skip
 def _one_background_slot(e: Evidence) -> Iterator[Part]:

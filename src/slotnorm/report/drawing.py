@@ -18,7 +18,7 @@ from slotnorm.report.escaping import plain
 
 _PANEL = (3.5, 2.75)  # inches
 _DOTS_PER_INCH = 150
-_ABOVE, _BELOW = 0.35, 0.4
+_ABOVE, _LEGEND_ROW = 0.35, 0.24
 _LEGEND_ENTRY = 2.5
 _DASHES: Any = (0, (4, 1.6))
 STYLE: Any = {
@@ -34,7 +34,7 @@ def draw(figure: Figure) -> dict[str, bytes]:
     """The figure as files: {"svg": ..., "png": ...}."""
     with matplotlib.rc_context(STYLE):
         columns = max(len(row) for row in figure.rows)
-        paper, axes = panels_on_paper(len(figure.rows), columns, figure.title)
+        paper, axes = panels_on_paper(len(figure.rows), columns, figure.title, len(figure.counts))
         appearances = looks(figure.counts)
         for row, panels in zip(axes, figure.rows, strict=True):
             limits = _limits(panels)
@@ -48,15 +48,17 @@ def draw(figure: Figure) -> dict[str, bytes]:
         return save(paper)
 
 
-def panels_on_paper(rows: int, columns: int, title: str) -> tuple[Paper, Any]:
-    """An empty figure of equal panels (rows, columns) with room for a title above and a legend below."""
-    width, height = columns * _PANEL[0], rows * _PANEL[1] + _ABOVE + _BELOW
+def panels_on_paper(rows: int, columns: int, title: str, entries: int) -> tuple[Paper, Any]:
+    """An empty figure of equal panels (rows, columns), with room for a title above and a legend of `entries` below."""
+    width = columns * _PANEL[0]
+    below = 0.15 + _LEGEND_ROW * math.ceil(entries / _entries_across(width))
+    height = rows * _PANEL[1] + _ABOVE + below
     paper = Paper(figsize=(width, height), dpi=_DOTS_PER_INCH, facecolor="white")
     axes = paper.subplots(rows, columns, squeeze=False)
     left, right, between = 0.55, 0.12, 0.62  # inches
     panel = _PANEL[0] - (left + right + between * (columns - 1)) / columns
     paper.subplots_adjust(
-        left=left / width, right=1 - right / width, bottom=(_BELOW + 0.45) / height, top=1 - (_ABOVE + 0.25) / height,
+        left=left / width, right=1 - right / width, bottom=(below + 0.45) / height, top=1 - (_ABOVE + 0.25) / height,
         wspace=between / panel, hspace=0.36,
     )  # fmt: skip
     words = plain(title)
@@ -122,8 +124,13 @@ def add_legend(paper: Paper, counts: Mapping[str, str], appearances: Mapping[str
         legend_handle(appearance, f"{plain(appearance.label)} ({counts[norm]})")
         for norm, appearance in appearances.items()
     ]
-    across = max(1, min(len(handles), int(paper.get_figwidth() / _LEGEND_ENTRY)))
+    across = min(len(handles), _entries_across(paper.get_figwidth()))
     paper.legend(handles=handles, loc="lower center", ncols=across, frameon=False, handlelength=2.8, borderaxespad=0.3)
+
+
+def _entries_across(width: float) -> int:
+    """How many entries of a legend fit beside each other."""
+    return max(1, int(width / _LEGEND_ENTRY))
 
 
 def _draw_panel(ax: Any, panel: Panel, appearances: Mapping[str, Look]) -> None:

@@ -1,6 +1,6 @@
 """Tables: median ± maximal deviation over seeds, the best of each section underlined, the best of all bold.
 
-A `Table` is plain data; `to_markdown`, `to_latex` and `to_csv` write it down.
+A `Table` is plain data; `to_markdown`, `to_latex` and `to_csv` write it down. One run alone has no deviation to show.
 """
 
 import csv
@@ -151,7 +151,7 @@ def to_markdown(table: Table) -> str:
             return _with_paper("–", cell, str)
         median = f"{cell.spread.median:.{decimals}f}"
         median = f"**{median}**" if cell.best_of_all else median
-        text = f"{median} ± {cell.spread.deviation:.{decimals}f}"
+        text = f"{median} ± {cell.spread.deviation:.{decimals}f}" if cell.spread.runs > 1 else median
         return _with_paper(f"<u>{text}</u>" if cell.best_in_section else text, cell, str)
 
     heads = [f"{measure(metric).label} {measure(metric).arrow}" for metric in table.metrics]
@@ -173,7 +173,7 @@ def to_latex(table: Table) -> str:
             return _with_paper("--", cell, _latex_number)
         median = f"{cell.spread.median:.{decimals}f}"
         median = rf"\textbf{{{median}}}" if cell.best_of_all else median
-        text = rf"{median} $\pm$ {cell.spread.deviation:.{decimals}f}"
+        text = rf"{median} $\pm$ {cell.spread.deviation:.{decimals}f}" if cell.spread.runs > 1 else median
         return _with_paper(rf"\underline{{{text}}}" if cell.best_in_section else text, cell, _latex_number)
 
     arrows = {"↑": r"$\uparrow$", "↓": r"$\downarrow$"}
