@@ -119,7 +119,9 @@ def figures(section: Section, kept: Section | None = None) -> list[Figure]:
 
     `kept` is the section without its failed runs, when those are to be left out.
     """
-    shown = kept or section
+    shown = section if kept is None else kept
+    if not shown.everyone:
+        return []  # every run failed
     counts = {norm: runs_of(section, norm, kept is not None) for norm in section.norms}
     name = section.title if kept is None else f"{section.title} without failed runs"
 

@@ -49,11 +49,11 @@ class Section:
 
     @property
     def train_slots(self) -> int:
-        return self.runs[0].train_slots
+        return self.everyone[0].train_slots
 
     @property
     def train_objects(self) -> int:
-        return self.runs[0].train_objects
+        return self.everyone[0].train_objects
 
     @property
     def factors(self) -> str:
