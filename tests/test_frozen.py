@@ -1,6 +1,6 @@
 """The public names and the command line, frozen: others rely on them, so a change here is a decision.
 
-    python tests/test_frozen.py        # writes tests/frozen.txt anew, after the decision
+python tests/test_frozen.py        # writes tests/frozen.txt anew, after the decision
 """
 
 import contextlib
