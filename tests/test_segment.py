@@ -101,6 +101,7 @@ def test_cut_outs_put_back_together_give_the_picture(model, photo, tmp_path):
         if slot["box"]:
             cut = read(tmp_path / "photo" / slot["file"])
             assert cut.mode == "RGBA"
+            assert not np.asarray(cut)[np.asarray(cut)[..., 3] == 0].any(), "what is cut away must not be in the file"
             whole.alpha_composite(cut, tuple(slot["box"][:2]))
     assert np.array_equal(np.asarray(whole.convert("RGB")), np.asarray(read(photo)))
     assert np.asarray(whole)[..., 3].min() == 255

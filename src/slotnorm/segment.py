@@ -36,6 +36,7 @@ from slotnorm.segmentation import as_maps, scaled_labels
 ENDINGS = (".png", ".jpg", ".jpeg")
 MOST_SLOTS = 256  # a label map has 8 bits
 _OVERLAY = 0.5  # share of the slots' colours
+_COMPRESSION = 1  # of 9: photographs get hardly smaller with more, and encoding is nearly all of the time
 _RECORD = "slots.json"
 _CUT_OUT = re.compile(r"slot-\d{3}\.png")
 
@@ -215,11 +216,11 @@ def _earlier(folder: Path) -> list[Path]:
 
 
 def _cut_out(found: Segmentation, slot: dict[str, Any]) -> Image.Image:
-    """The slot's pixels inside its box, everything else transparent."""
+    """The slot's pixels inside its box, everything else transparent and black: nothing of it is left in the file."""
     left, top, right, bottom = slot["box"]
-    inside = found.labels[top:bottom, left:right] == slot["slot"]
-    cut = found.image.crop((left, top, right, bottom)).convert("RGBA")
-    cut.putalpha(Image.fromarray(inside.astype(np.uint8) * 255))
+    inside = Image.fromarray((found.labels[top:bottom, left:right] == slot["slot"]).astype(np.uint8) * 255)
+    cut = Image.new("RGBA", inside.size)
+    cut.paste(found.image.crop((left, top, right, bottom)), mask=inside)
     return cut
 
 
@@ -243,5 +244,5 @@ def _names(images: Sequence[Path]) -> list[str]:
 
 def _png(image: Image.Image) -> bytes:
     content = io.BytesIO()
-    image.save(content, "PNG")
+    image.save(content, "PNG", compress_level=_COMPRESSION)
     return content.getvalue()

@@ -183,6 +183,21 @@ def _has_attention(section: Section) -> bool:
     return any(run.sources("f_ari") == ["masks", "attention"] for run in section.everyone)
 
 
+def limits_of(panels: Iterable[Panel]) -> tuple[float, float]:
+    """What a row's y axes show: everything from the training K on; what fewer slots score may leave the frame."""
+    values = []
+    for panel in panels:
+        for curve in panel.curves.values():
+            kept = curve.x >= (panel.train_slots if panel.against == "slots" else 0)
+            kept = kept if kept.any() else np.ones_like(kept)
+            values += [curve.low[kept], curve.high[kept]]
+    finite = np.concatenate(values) if values else np.empty(0)
+    finite = finite[np.isfinite(finite)]
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
+    room = 0.06 * (high - low) or 0.05 * abs(high) or 0.05
+    return low - room, high + 1.8 * room
+
+
 def to_csv(labelled: Iterable[tuple[str, str, Figure]]) -> str:
     """The data of (section, which runs, figure), one line a point of a curve."""
     buffer = io.StringIO()

@@ -2,18 +2,17 @@
 
 import io
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib
-import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as Paper
 from matplotlib.lines import Line2D
 
 from slotnorm.report.appearance import GRID, TEXT, Look, looks, measure
-from slotnorm.report.curves import Curve, Figure, Panel
+from slotnorm.report.curves import Curve, Figure, Panel, limits_of
 from slotnorm.report.escaping import plain
 
 _PANEL = (3.5, 2.75)  # inches
@@ -37,7 +36,7 @@ def draw(figure: Figure) -> dict[str, bytes]:
         paper, axes = panels_on_paper(len(figure.rows), columns, figure.title, len(figure.counts))
         appearances = looks(figure.counts)
         for row, panels in zip(axes, figure.rows, strict=True):
-            limits = _limits(panels)
+            limits = limits_of(panels)
             for ax, panel in zip(row, panels, strict=False):
                 _draw_panel(ax, panel, appearances)
                 ax.set_ylim(*limits)
@@ -148,18 +147,3 @@ def _draw_panel(ax: Any, panel: Panel, appearances: Mapping[str, Look]) -> None:
     ax.set_title(plain(panel.title), loc="left", color=TEXT)
     if measure(panel.metric).decimals > 3:
         ax.ticklabel_format(axis="y", style="sci", scilimits=(-3, 4), useMathText=True)
-
-
-def _limits(panels: Iterable[Panel]) -> tuple[float, float]:
-    """What a row's y axes show: everything from the training K on; what fewer slots score may leave the frame."""
-    values = []
-    for panel in panels:
-        for curve in panel.curves.values():
-            kept = curve.x >= (panel.train_slots if panel.against == "slots" else 0)
-            kept = kept if kept.any() else np.ones_like(kept)
-            values += [curve.low[kept], curve.high[kept]]
-    finite = np.concatenate(values)
-    finite = finite[np.isfinite(finite)]
-    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
-    room = 0.06 * (high - low) or 0.05 * abs(high) or 0.05
-    return low - room, high + 1.8 * room

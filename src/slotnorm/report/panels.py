@@ -1,14 +1,14 @@
 """Curves on the page: inline SVG in the page's colours, and the numbers that are read out where it is pointed at."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from slotnorm.report.appearance import Look, looks, measure
-from slotnorm.report.curves import Curve, Figure, Panel
+from slotnorm.report.curves import Curve, Figure, Panel, limits_of
 from slotnorm.report.markup import Markup, element, joined
 
 _WIDTH, _HEIGHT = 360, 236  # units of the drawing; about pixels on a phone
@@ -81,21 +81,6 @@ def marker(look: Look) -> str:
     """The path of a marker around the pen's place."""
     sizes = {"r": _MARK, "d": 2 * _MARK, "w": 1.35 * _MARK, "t": _MARK / 2}
     return _MARKERS.get(look.marker, _MARKERS["o"]).format(**{name: f"{size:.3g}" for name, size in sizes.items()})
-
-
-def limits_of(panels: Iterable[Panel]) -> tuple[float, float]:
-    """What the y axes of a row show: everything from the training K on; what fewer slots score may leave the frame."""
-    values = []
-    for panel in panels:
-        for curve in panel.curves.values():
-            kept = curve.x >= (panel.train_slots if panel.against == "slots" else 0)
-            kept = kept if kept.any() else np.ones_like(kept)
-            values += [curve.low[kept], curve.high[kept]]
-    together = np.concatenate(values) if values else np.empty(0)
-    finite = together[np.isfinite(together)]
-    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
-    room = 0.06 * (high - low) or 0.05 * abs(high) or 0.05
-    return low - room, high + 1.8 * room
 
 
 def ticks_between(low: float, high: float) -> list[float]:
