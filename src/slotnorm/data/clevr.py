@@ -149,7 +149,7 @@ class _Preparation:
     def __init__(self, method: Literal["bilinear", "nearest"], top: int) -> None:
         self._method = method
         self._window = (slice(top, top + _WINDOW), slice(_LEFT, _LEFT + _WINDOW))
-        self._rows = (top + nearest_positions(_WINDOW, _SIZE))[:, None]
+        self._rows = top + nearest_positions(_WINDOW, _SIZE)
         self._columns = _LEFT + nearest_positions(_WINDOW, _SIZE)
 
     def __call__(self, numbered: tuple[str, bytes]) -> dict[str, NDArray[Any]]:
@@ -157,7 +157,7 @@ class _Preparation:
         example = Example(record, where)
         return {
             "images": resize(np.ascontiguousarray(_image(example)[self._window]), _SIZE, self._method),
-            "labels": labels_of(_masks(example)[:, self._rows, self._columns], where),
+            "labels": labels_of(_masks(example)[:, self._rows][:, :, self._columns], where),
             **read_properties(example, where),
         }
 
