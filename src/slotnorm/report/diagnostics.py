@@ -60,7 +60,7 @@ def diagnostics(title: str, measured: Sequence[Rows]) -> Diagnostics:
     for rows in measured:
         norm = str(rows.unique("norm")[0])
         mass = rows.header["mass"]
-        masses[norm] += [(true, read) for pairs in mass["pairs"].values() for true, read in pairs]
+        masses[norm] += [(true, read) for k in sorted(mass["pairs"], key=int) for true, read in mass["pairs"][k]]
         if mass["refused"]:
             refused[norm] = mass["refused"]
     counts = {norm: f"{len(some)} run{'s' * (len(some) != 1)}" for norm, some in by_norm.items()}

@@ -1,0 +1,398 @@
+"""From folders of runs to a folder of files: what is read, what is left out, what is refused, what is written."""
+
+import csv
+import gzip
+import io
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import tiny
+from made_up_rows import made_up, save
+from slotnorm import cli
+from slotnorm.data.scenes import Scenes
+from slotnorm.documents import write_sealed
+from slotnorm.errors import DamagedFile, UserError
+from slotnorm.report.contents import Report, compose
+from slotnorm.report.inspecting import Inspector, median_run, spaced
+from slotnorm.report.prose import report_page
+from slotnorm.report.reading import read
+from slotnorm.report.writing import write, write_report
+from slotnorm.rows import COLUMNS, Rows
+from slotnorm.run_rows import plan
+from slotnorm.runs import Run
+from slotnorm.training import train
+
+SLOTS = (3, 4, 6, 12)
+
+
+@pytest.fixture(scope="module")
+def crowd(tmp_path_factory: pytest.TempPathFactory) -> Scenes:
+    return tiny.build_scenes(tmp_path_factory.mktemp("data") / "many", 24, seed=1, crowded=True)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, crowd: Scenes) -> Path:
+    """Two tiny runs, evaluated on one set."""
+    scenes = tiny.build_scenes(tmp_path_factory.mktemp("data") / "few", 32)
+    folder = tmp_path_factory.mktemp("runs")
+    for norm in ("weighted_mean", "batch_norm"):
+        train(tiny.experiment(norm, steps=4), folder, data=scenes.directory)
+    for job in plan([folder], "toy7", slots=SLOTS, scenes=12, data=crowd.directory):
+        job.evaluate()
+    return folder
+
+
+@pytest.fixture
+def runs(trained: Path, tmp_path: Path) -> Path:
+    """A copy to spoil, without what a report may have kept beside the runs."""
+    return Path(shutil.copytree(trained, tmp_path / "runs", ignore=shutil.ignore_patterns("examples", "diagnosis")))
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def reported(trained: Path, crowd: Scenes, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Report]:
+    out = tmp_path_factory.mktemp("out") / "report"
+    return out, write_report([trained], out, data=crowd.directory)
+
+
+def test_a_report_of_trained_runs_has_everything(trained: Path, reported: tuple[Path, Report]) -> None:
+    written = files_of(reported[0])
+    assert {
+        "report.md", "claims.md", "claims.json", "provenance.json", "curves.csv", "scores.csv", "rows.csv.gz",
+        "report.json", "tables/toy.md", "tables/toy.tex", "tables/toy.csv", "figures/toy-segmentation.svg",
+        "figures/toy-segmentation.png", "figures/toy-reconstruction.svg", "figures/toy-attention.svg",
+        "figures/toy-diagnostics.svg", "pictures/toy-4-slots.png", "pictures/toy-12-slots.png",
+        "pictures/toy-over-slots.png",
+    } <= set(written)  # fmt: skip
+    pictures = [line for line in written["report.md"].decode().splitlines() if line.startswith("![")]
+    assert len(pictures) == 7
+    assert all(line.split("](")[1].rstrip(")") in written for line in pictures)
+    with Image.open(io.BytesIO(written["pictures/toy-12-slots.png"])) as picture:
+        assert picture.size == (96 + 3 * 136 + 12, 26 + 6 * 136 + 2 * 12 + 4)  # input, two variants; three scenes
+    assert (trained / "toy-batch_norm-1" / "examples" / "toy7.npz").is_file()
+    assert (trained / "toy-batch_norm-1" / "diagnosis" / "toy7.npz").is_file()
+    provenance = json.loads(written["provenance.json"])
+    assert [entry["run"] for entry in provenance] == ["toy-weighted_mean-1", "toy-batch_norm-1"]
+    header = Rows.load(trained / "toy-batch_norm-1" / "rows" / "toy7-12.npz").header
+    assert provenance[1]["weights"] == header["weights"]
+    assert provenance[1]["scenes"]["toy7"]["scenes"] == header["scenes"]
+    assert provenance[1]["command"].startswith("slotnorm train toy")
+
+
+def test_the_same_runs_give_the_same_bytes_and_what_is_not_ours_stays(
+    trained: Path, reported: tuple[Path, Report], capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, _ = reported
+    written = files_of(out)
+    (out / "mine.txt").write_text("not ours")
+    cli.main(["report", str(trained), "--out", str(out), "--no-models"])  # what was made is kept beside the runs
+    said = capsys.readouterr().out
+    assert said.startswith("2 runs in 1 sections; claims: ")
+    assert f"report: {out / 'report.md'}" in said
+    again = files_of(out)
+    assert again.pop("mine.txt") == b"not ours"
+    assert again == written
+    (out / "mine.txt").unlink()
+
+
+def test_rows_are_written_whole_and_scores_as_means(trained: Path, reported: tuple[Path, Report]) -> None:
+    out, report = reported
+    lines = list(csv.reader(io.StringIO(gzip.decompress((out / "rows.csv.gz").read_bytes()).decode())))
+    parts = [Rows.load(path) for path in sorted(trained.glob("*/rows/*.npz"))]
+    assert lines[0] == list(COLUMNS)
+    assert len(lines) == 1 + sum(map(len, parts))
+    scores = list(csv.DictReader(io.StringIO((out / "scores.csv").read_text())))
+    wanted = {"run": "toy-batch_norm-1", "metric": "l2", "source": "masks", "slots": "12"}
+    line = next(line for line in scores if wanted.items() <= line.items())
+    (run,) = [run for run in report.runs if run.norm == "batch_norm"]
+    assert float(line["mean"]) == run.mean("toy7", "l2", 12).value
+    rows = Rows.concat(parts).where(norm="batch_norm", metric="l2", slots=12)
+    assert float(line["mean"]) == pytest.approx(rows["value"].mean())
+    assert int(line["scored"]) == 12
+
+
+def composed(runs: Path, inspector: Inspector) -> Report:
+    return compose(read([runs]), inspector.illustrate, inspector.diagnose, with_theory=False)
+
+
+def test_without_models_what_was_not_kept_is_named(runs: Path) -> None:
+    report = composed(runs, Inspector(run_models=False))
+    contents = report.sections[0]
+    assert contents.illustration is None
+    assert contents.diagnostics is None
+    assert len(contents.notes) == 4
+    assert all("toy7.npz was not made yet, and models are not run" in note for note in contents.notes)
+    assert "was not made yet" in report_page(report)
+
+
+def test_when_scenes_are_not_there_pictures_are_left_out_with_the_reason(runs: Path) -> None:
+    section = read([runs]).sections[0]
+    illustration, notes = Inspector(data=runs / "nowhere").illustrate(section)
+    assert illustration is None
+    assert len(notes) == 2
+    assert all(note.startswith("No pictures of toy-") for note in notes)
+
+
+def test_damaged_examples_are_made_again(runs: Path, crowd: Scenes) -> None:
+    section = read([runs]).sections[0]
+    inspector = Inspector(data=crowd.directory)
+    first, _ = inspector.illustrate(section)
+    path = runs / "toy-batch_norm-1" / "examples" / "toy7.npz"
+    path.write_bytes(path.read_bytes()[:-100])
+    second, notes = inspector.illustrate(section)
+    assert notes == []
+    assert first is not None
+    assert second is not None
+    np.testing.assert_array_equal(first.segmentation("batch_norm", 12), second.segmentation("batch_norm", 12))
+
+
+def test_rows_and_exported_weights_without_checkpoints_are_enough(runs: Path, crowd: Scenes) -> None:
+    """What is published of a run: its experiment, its rows, its weights."""
+    for folder in sorted(runs.iterdir()):
+        Run.open(folder).export(folder / "model.safetensors")
+        shutil.rmtree(folder / "checkpoints")
+    report = composed(runs, Inspector(data=crowd.directory))
+    assert report.sections[0].illustration is not None
+    assert report.sections[0].diagnostics is not None
+    assert report.left_out == ()
+    for folder in runs.iterdir():
+        (folder / "experiment.json").unlink()
+    assert len(composed(runs, Inspector(run_models=False)).runs) == 2
+
+
+def test_weights_that_were_not_evaluated_are_not_pictured(runs: Path, crowd: Scenes) -> None:
+    folder = runs / "toy-batch_norm-1"
+    other = Run.open(runs / "toy-weighted_mean-1")
+    shutil.rmtree(folder / "checkpoints")
+    other.export(folder / "model.safetensors")
+    _, notes = Inspector(data=crowd.directory).illustrate(read([runs]).sections[0])
+    assert [note for note in notes if "are not those that were evaluated" in note]
+
+
+def test_a_run_that_is_still_training_is_named_and_left_out(runs: Path) -> None:
+    folder = runs / "toy-batch_norm-1"
+    experiment = json.loads((folder / "experiment.json").read_text())
+    experiment.pop("sha256_of_this")
+    experiment["experiment"]["recipe"]["steps"] = 100
+    write_sealed(folder / "experiment.json", experiment)
+    report = composed(runs, Inspector(run_models=False))
+    assert [run.norm for run in report.runs] == ["weighted_mean"]
+    assert [(one.path.name, one.reason) for one in report.left_out] == [
+        ("toy-batch_norm-1", "still training, at step 4 of 100")
+    ]
+    page = report_page(report)
+    assert "1 left out:" in page
+    assert "still training, at step 4 of 100" in page
+
+
+def test_no_finished_run_is_refused_in_one_sentence(runs: Path) -> None:
+    for folder in runs.iterdir():
+        shutil.rmtree(folder / "rows")
+    with pytest.raises(UserError, match="none of the 2 runs can be reported: .*not evaluated yet; `slotnorm eval"):
+        read([runs])
+
+
+@pytest.mark.parametrize(
+    ("paths", "sentence"),
+    [
+        ([], "there is nothing to report; give folders of runs"),
+        (["nowhere"], "nowhere is no folder"),
+        (["."], "is no run and holds none"),
+    ],
+)
+def test_what_is_no_run_is_refused(
+    paths: list[str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=sentence):
+        read(paths)
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> Path:
+    """Made-up rows of two runs."""
+    rows = made_up("clevr-6-7", ["weighted_mean", "batch_norm"], [1], (7, 11), images=8)
+    save(rows.where(metric=("f_ari", "visible")), tmp_path / "fake")
+    return tmp_path / "fake"
+
+
+def test_a_damaged_file_of_rows_is_refused(fake: Path) -> None:
+    path = fake / "clevr-6-7-batch_norm-1" / "rows" / "clevr6-7.npz"
+    content = bytearray(path.read_bytes())
+    content[200] ^= 4
+    path.write_bytes(content)
+    with pytest.raises(DamagedFile, match="clevr6-7.npz"):
+        read([fake])
+
+
+def test_rows_of_another_protocol_are_refused(fake: Path) -> None:
+    rows = made_up("clevr-6-7", ["layer_norm"], [1], (7,), images=8).with_columns(protocol="authors")
+    save(rows, fake)
+    with pytest.raises(
+        UserError, match="follows the protocol 'paper' and .* 'authors': their numbers cannot be compared"
+    ):
+        read([fake])
+
+
+def test_rows_on_other_scenes_under_the_same_name_are_refused(fake: Path) -> None:
+    save(made_up("clevr-6-7", ["layer_norm"], [1], (7,), images=8), fake, scenes="others")
+    with pytest.raises(UserError, match="were evaluated on different scenes that are both called clevr6"):
+        read([fake])
+
+
+def test_another_number_of_scenes_is_a_note(fake: Path) -> None:
+    save(made_up("clevr-6-7", ["layer_norm"], [1], (7,), images=4), fake, images="the first four")
+    notes = read([fake]).notes
+    assert "clevr-6-7: not all runs are scored on the same scenes of clevr6 (numbers: 4 to 8)." in notes
+
+
+def test_rows_of_different_weights_in_one_run_are_refused(fake: Path) -> None:
+    save(made_up("clevr-6-7", ["batch_norm"], [1], (15,), images=8), fake, weights="newer")
+    with pytest.raises(UserError, match="holds rows of different weights"):
+        read([fake])
+
+
+def test_rows_that_are_there_twice_are_refused(fake: Path) -> None:
+    folder = fake / "clevr-6-7-batch_norm-1" / "rows"
+    shutil.copy(folder / "clevr6-7.npz", folder / "copy.npz")
+    with pytest.raises(UserError, match="holds rows twice for the same image, slots and metric"):
+        read([fake])
+
+
+def test_rows_of_other_iterations_are_set_aside_with_a_note(fake: Path) -> None:
+    more = made_up("clevr-6-7", ["batch_norm"], [1], (15,), images=8).with_columns(iterations=9)
+    folder = fake / "clevr-6-7-batch_norm-1" / "rows"
+    header = Rows.load(folder / "clevr6-7.npz").header
+    more.where(dataset="clevr6").save(folder / "more.npz", header)
+    material = read([fake])
+    assert (
+        "clevr-6-7-batch_norm-1: rows with 9 iterations are left aside; its own for evaluation are 5." in material.notes
+    )
+    (run,) = [run for run in material.runs if run.norm == "batch_norm"]
+    assert run.slots("clevr6", "f_ari") == [7, 11]
+
+
+def test_a_verdict_that_does_not_say_whether_the_run_failed_is_refused(fake: Path) -> None:
+    (fake / "clevr-6-7-batch_norm-1" / "rows" / "binding.json").write_text('{"failed": "perhaps"}')
+    with pytest.raises(DamagedFile, match="does not say whether the run failed"):
+        read([fake])
+
+
+def test_a_missing_verdict_is_noted(fake: Path) -> None:
+    (fake / "clevr-6-7-batch_norm-1" / "rows" / "binding.json").unlink()
+    material = read([fake])
+    assert "clevr-6-7: the failed-run rule was not asked for 1 of 2 runs." in material.notes
+    assert "clevr-6-7: no runs of layer_norm, weighted_sum yet." in material.notes
+
+
+def test_failed_runs_are_counted_and_everything_is_given_with_and_without_them(tmp_path: Path) -> None:
+    failed = [("batch_norm", 2)]
+    rows = made_up("clevr-6-7", ["batch_norm"], [1, 2, 3], (7, 11), images=8, failed=failed)
+    rows = rows.where(metric=("l2", "visible"))  # one figure is enough
+    save(rows, tmp_path / "runs", failed)
+    report = compose(read([tmp_path / "runs"]), with_theory=False)
+    contents = report.sections[0]
+    assert contents.failures == {"batch_norm": "2 of 3 runs"}
+    assert contents.both.figures_without_failed is not None
+    assert len(contents.both.figures_without_failed) == len(contents.both.figures) == 1
+    assert contents.both.table_without_failed is not None
+    write(report, tmp_path / "out")
+    written = files_of(tmp_path / "out")
+    assert "figures/clevr-6-7-without-failed-runs-reconstruction.svg" in written
+    assert "tables/clevr-6-7-without-failed-runs.md" in written
+    page = written["report.md"].decode()
+    assert r"1 of them failed by the failed-run rule (clevr-6-7-batch\_norm-2)" in page
+    assert "yes: splits the image by place" in page
+    assert "| Batch Norm | 2 of 3 runs |" in page
+
+    save(rows, tmp_path / "runs", [])
+    write(compose(read([tmp_path / "runs"]), with_theory=False), tmp_path / "out", rows=False)
+    left = files_of(tmp_path / "out")
+    assert not [name for name in left if "without-failed" in name]  # an earlier report's files are removed
+    assert "rows.csv.gz" not in left
+
+
+def test_studies_are_sections_and_files_never_collide(tmp_path: Path) -> None:
+    save(made_up("clevr-6-7", ["batch_norm"], [1], (7, 11), images=4), tmp_path / "runs")
+    save(made_up("movi-6-7", ["batch_norm"], [1], (7, 11), images=4), tmp_path / "runs")
+    longer = made_up("clevr-6-7", ["batch_norm"], [2], (7, 11), images=4)
+    (folder,) = save(longer, tmp_path / "runs")
+    for path in (folder / "rows").glob("*.npz"):
+        rows = Rows.load(path)
+        rows.header["experiment"]["recipe"]["steps"] = 20
+        rows.save(path)
+    report = compose(read([tmp_path / "runs"]), with_theory=False)
+    assert [(one.section.title, one.stem) for one in report.sections] == [
+        ("clevr-6-7 (recipe.steps 500000)", "clevr-6-7"),
+        ("clevr-6-7 (recipe.steps 20)", "clevr-6-7-2"),
+        ("movi-6-7", "movi-6-7"),
+    ]
+    assert report.sections[1].section.changes == ("recipe.steps 20 instead of 500000",)
+
+
+def test_runs_evaluated_on_a_transfer_alone_give_its_table(tmp_path: Path) -> None:
+    rows = made_up("movi-6-7", ["batch_norm", "layer_norm"], [1], (24,), images=4)
+    save(rows.where(dataset="movi-c6").with_columns(dataset="movi-d"), tmp_path / "runs")
+    report = compose(
+        read([tmp_path / "runs"]), Inspector(False).illustrate, Inspector(False).diagnose, with_theory=False
+    )
+    assert report.sections[0].both.figures == ()
+    assert [table.name for table, _ in report.zero_shot] == ["movi-d zero-shot"]
+    write(report, tmp_path / "out", rows=False)
+    assert "(0.809 ± 0.005)" in (tmp_path / "out" / "tables" / "movi-d-zero-shot.md").read_text()
+    assert "## Zero-shot transfer" in (tmp_path / "out" / "report.md").read_text()
+
+
+def test_names_with_markup_are_harmless(tmp_path: Path) -> None:
+    rows = made_up("clevr-6-7", ["batch_norm"], [1], (7,), images=4).where(dataset="clevr6", metric=("l2", "visible"))
+    (folder,) = save(rows.with_columns(dataset="<img src=x>_😀"), tmp_path / "runs")
+    folder.rename(folder.with_name("a <b> `c` | $d_1$ 😀"))
+    report = compose(read([tmp_path / "runs"]), with_theory=False)
+    write(report, tmp_path / "out")
+    for name, content in files_of(tmp_path / "out").items():
+        if name.endswith((".md", ".tex", ".svg", ".html")):
+            text = content.decode()
+            assert "<img src=x" not in text, name
+            assert "<b>" not in text, name
+    page = (tmp_path / "out" / "report.md").read_text()
+    assert r"a &lt;b&gt; \`c\` \| $d\_1$ 😀" in page
+
+
+def test_a_folder_with_other_things_is_not_written_to(fake: Path, tmp_path: Path) -> None:
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "report.md").write_text("mine")
+    report = compose(read([fake]), with_theory=False)
+    with pytest.raises(UserError, match="thesis is not empty and holds no report"):
+        write(report, tmp_path / "thesis")
+    assert (tmp_path / "thesis" / "report.md").read_text() == "mine"
+    with pytest.raises(UserError, match="is a file; --out takes a folder"):
+        write(report, tmp_path / "thesis" / "report.md")
+
+
+def test_a_manifest_cannot_have_files_outside_removed(fake: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "precious.txt"
+    outside.write_text("keep")
+    (tmp_path / "out").mkdir()
+    write_sealed(tmp_path / "out" / "report.json", {"files": {"../precious.txt": "0", str(outside): "0"}})
+    write(compose(read([fake]), with_theory=False), tmp_path / "out", rows=False)
+    assert outside.read_text() == "keep"
+
+
+def test_the_pictured_run_is_the_median_one_of_those_that_did_not_fail(tmp_path: Path) -> None:
+    parts = []
+    for seed, level in enumerate((0.9, 0.1, 0.5, 0.7), start=1):
+        rows = made_up("clevr-6-7", ["batch_norm"], [seed], (7,), images=4)
+        parts.append(rows.with_columns(value=np.where(rows["metric"] == "f_ari", level, rows["value"])))
+    save(Rows.concat(parts), tmp_path / "runs", failed=[("batch_norm", 2)])
+    (section,) = read([tmp_path / "runs"]).sections
+    assert median_run(section, "batch_norm").seed == 4
+    assert spaced(range(2, 17), 6) == [2, 5, 8, 10, 13, 16]
+    assert spaced([1, 2], 6) == [1, 2]
