@@ -10,7 +10,16 @@ import numpy as np
 from slotnorm.diagnosis import OCCUPIED, SOURCE
 from slotnorm.report.appearance import TEXT, Look, looks
 from slotnorm.report.curves import Curve, curve
-from slotnorm.report.drawing import STYLE, add_legend, draw_curve, mark, panels_on_paper, save, whole_ticks
+from slotnorm.report.drawing import (
+    STYLE,
+    add_legend,
+    draw_curve,
+    mark,
+    panels_on_paper,
+    plain_number,
+    save,
+    whole_ticks,
+)
 from slotnorm.report.scores import RunScores, summarize
 from slotnorm.rows import Rows
 
@@ -91,7 +100,7 @@ def _draw_metric(ax: Any, found: Diagnostics, metric: str, title: str, appearanc
         ax.set_ylim(bottom=0)
     else:
         ax.set_yscale("log")
-        ax.yaxis.set_major_formatter(_plain_number)
+        ax.yaxis.set_major_formatter(plain_number)
         ax.yaxis.set_minor_formatter(_sparse_number)
         ax.tick_params(axis="y", which="minor", labelsize=7.5)
     mark(ax, found.train_slots, "trained")
@@ -114,10 +123,6 @@ def _draw_masses(ax: Any, found: Diagnostics, appearances: Mapping[str, Look]) -
     ax.set_title("mass read off the codes (Prop. 2)", loc="left", color=TEXT)
     if not any(found.masses.values()):
         ax.annotate("cannot be read off these models", (0.5, 0.5), ha="center", color="#4a4a4a")
-
-
-def _plain_number(value: float, _: Any) -> str:
-    return f"{value:g}"
 
 
 def _sparse_number(value: float, _: Any) -> str:

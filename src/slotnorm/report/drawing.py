@@ -11,7 +11,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as Paper
 from matplotlib.lines import Line2D
 
-from slotnorm.report.appearance import GRID, TEXT, Look, looks, measure
+from slotnorm.report.appearance import GRID, TEXT, Look, looks
 from slotnorm.report.curves import Curve, Figure, Panel, limits_of
 from slotnorm.report.escaping import plain
 
@@ -54,7 +54,7 @@ def panels_on_paper(rows: int, columns: int, title: str, entries: int) -> tuple[
     height = rows * _PANEL[1] + _ABOVE + below
     paper = Paper(figsize=(width, height), dpi=_DOTS_PER_INCH, facecolor="white")
     axes = paper.subplots(rows, columns, squeeze=False)
-    left, right, between = 0.55, 0.12, 0.62  # inches
+    left, right, between = 0.64, 0.12, 0.7  # inches
     panel = _PANEL[0] - (left + right + between * (columns - 1)) / columns
     paper.subplots_adjust(
         left=left / width, right=1 - right / width, bottom=(below + 0.45) / height, top=1 - (_ABOVE + 0.25) / height,
@@ -111,6 +111,11 @@ def mark(ax: Any, x: float, words: str) -> None:
     )  # fmt: skip
 
 
+def plain_number(value: float, _: Any) -> str:
+    """A tick's number as people write it, without a power of ten in the corner."""
+    return f"{value:g}"
+
+
 def whole_ticks(ax: Any, points: Sequence[int]) -> None:
     """At most about eight whole numbers on the x axis, the first point among them."""
     step = max(1, math.ceil((max(points) - min(points) + 1) / 8))
@@ -145,5 +150,4 @@ def _draw_panel(ax: Any, panel: Panel, appearances: Mapping[str, Look]) -> None:
         if panel.train_objects in points[:-1]:
             mark(ax, panel.train_objects + 0.5, "beyond training")
     ax.set_title(plain(panel.title), loc="left", color=TEXT)
-    if measure(panel.metric).decimals > 3:
-        ax.ticklabel_format(axis="y", style="sci", scilimits=(-3, 4), useMathText=True)
+    ax.yaxis.set_major_formatter(plain_number)
