@@ -151,6 +151,26 @@ def test_an_interrupted_evaluation_is_used_for_other_numbers_of_slots_too(
     assert set(scored) == {(3, 6)}
 
 
+def test_average_precision_survives_an_interruption(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = train(tiny.experiment(model=tiny.PROPERTIES, steps=2, flip=False), tmp_path, data=data)
+    whole = sn.score(run.model(), sn.data.Scenes.open(data).sample(NUM), slots=[3, 4], dataset="mine", run=run.name)
+    assert "ap@0.25" in whole.unique("metric")
+    save, saved = Scores.save, []
+
+    def interrupt(part: Scores, path: Path) -> None:
+        save(part, path)
+        saved.append(path)
+        if len(saved) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Scores, "save", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(run, data, 3, 4, batch_size=1)
+    assert evaluate(run, data, 3, 4).equals(whole)
+
+
 @pytest.mark.parametrize("damage", [lambda content: content[:-9], lambda content: b"", lambda content: content[9:]])
 def test_damaged_rows_are_named_and_made_again(
     run: Run, data: Path, whole: Rows, damage: Callable[[bytes], bytes], capsys: pytest.CaptureFixture[str]
@@ -252,6 +272,8 @@ def test_bad_requests_are_refused_in_one_sentence_before_anything_is_computed(
         plan([tmp_path / "absent"], "mine", data=data)
     with pytest.raises(UserError, match="slots are "):
         plan([run.path], "mine", data=data, slots=range(5, 3))
+    with pytest.raises(UserError, match=r"10000000 slots need about \d.* GiB and .* GiB are free; ask for at most"):
+        plan([run.path], "mine", data=data, slots=[3, 10**7])
     other = tmp_path / "other"
     with sn.data.Builder(other, {"images": ((16, 16, 3), "uint8")}, 3, {"made for": "tests"}) as builder:
         builder.append(images=np.zeros((3, 16, 16, 3), np.uint8), counts=np.zeros(3, np.int64))

@@ -105,10 +105,10 @@ class Decomposer:
         finally:
             self.model.train(was_training)
 
-    def require_memory(self, tokens: Tensor, num_slots: int) -> None:
+    def require_memory(self, num_slots: int) -> None:
         """Refuse a number of slots whose masks and attention do not fit in memory."""
         pixels = 0 if isinstance(self.model, SetPredictor) else _places(self.input_shape)
-        needed = _COPIES * self.at_once * num_slots * (tokens.shape[1] + pixels) * tokens.element_size()
+        needed = _COPIES * self.at_once * num_slots * (_num_tokens(self.model) + pixels) * 4
         free = _free_bytes(self.device)
         if needed > _SPARE * free:
             possible = int(num_slots * _SPARE * free / needed)
@@ -139,6 +139,13 @@ def _input_shape(model: SlotModel) -> tuple[int, ...]:
         return (model.encoder.tokens, model.encoder.features)  # type: ignore[return-value]
     size: int = model.encoder.size  # type: ignore[assignment]
     return (size, size, 3)
+
+
+def _num_tokens(model: SlotModel) -> int:
+    """Of one scene."""
+    if isinstance(model, FeatureAutoencoder):
+        return int(model.encoder.tokens)  # type: ignore[arg-type]
+    return int(model.encoder.grid) ** 2  # type: ignore[arg-type]
 
 
 def _places(input_shape: tuple[int, ...]) -> int:

@@ -146,6 +146,7 @@ class Evaluation:
         self.model, self.scenes, self.seed = model, scenes, seed
         self.slots = _checked_slots(slots)
         self.decomposer = Decomposer(model, scenes, iterations)
+        self.decomposer.require_memory(max(self.slots))
         self.sources = _checked_sources(source, model)
         self._is_set_predictor = isinstance(model, SetPredictor)
         segmented = [(name, metric) for name in self.sources for metric in _SEGMENTATION if scenes.labels is not None]
@@ -276,7 +277,6 @@ class Evaluation:
             labels = None
             if self.scenes.labels is not None:
                 labels = self.decomposer.read("labels", group).to(inputs.device)
-            self.decomposer.require_memory(tokens, max(slots))
             for row, number in zip(values, slots, strict=True):
                 noise = self.decomposer.scene_noise(self.seed, group, number)
                 found, predicted = self._measure(inputs, labels, tokens, noise)
