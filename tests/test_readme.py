@@ -13,7 +13,9 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 # what makes a command of the pages short enough for a test; what trains, trains a few steps
-SHORT: dict[str, list[str]] = {}
+SHORT: dict[str, list[str]] = {
+    "train toy": ["--recipe.steps", "3", "--recipe.validation-scenes", "8"],
+}
 # commands that need what a test cannot have: the real data sets, a GPU cluster, the network, a long time
 NOT_HERE: tuple[str, ...] = ()
 

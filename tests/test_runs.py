@@ -100,6 +100,15 @@ def test_another_environment_is_said(run: Run, data: Path, capfd: pytest.Capture
     assert f"note: threads was 64 and is {torch.get_num_threads()}" in capfd.readouterr().err
 
 
+def test_a_damaged_line_of_metrics_is_named(run: Run) -> None:
+    path = run.path / "metrics.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([lines[0], b"{half\n", *lines[2:]]) + b'{"step": 14, "lo')
+    assert run.validation()["l2@4"] > 0
+    with pytest.raises(DamagedFile, match=r"metrics.jsonl is damaged in line 2"):
+        run.metrics()
+
+
 def test_what_is_no_run_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is no run: it has no experiment.json"):
         Run.open(tmp_path)

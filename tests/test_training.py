@@ -180,6 +180,16 @@ def test_validation_scores_are_those_of_a_plain_loop_and_do_not_depend_on_the_ba
     assert scores["l2@12"] == pytest.approx(np.mean(errors), rel=1e-5)
 
 
+def test_scenes_without_any_foreground_have_no_score_for_it(tmp_path: Path) -> None:
+    columns = {"images": np.zeros((4, 8, 8, 3), np.uint8), "labels": np.zeros((4, 8, 8), np.uint8)}
+    with Builder(tmp_path, {name: (column.shape[1:], "uint8") for name, column in columns.items()}, 4) as builder:
+        builder.append(counts=np.zeros(4, int), **columns)
+        empty = builder.finish()
+    experiment = tiny.experiment()
+    scores = validate(build(experiment), empty, experiment, ALONE)
+    assert set(scores) == {f"{name}@{slots}" for name in ("ari", "l2") for slots in (4, 12)}
+
+
 def test_a_set_predictors_validation_has_average_precision(scenes: Scenes) -> None:
     experiment = tiny.experiment(model=tiny.PROPERTIES)
     scores = validate(build(experiment), scenes[:6], experiment, ALONE)

@@ -66,6 +66,8 @@ def joined() -> Iterator[Ranks]:
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     on_gpu = torch.cuda.is_available()
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if on_gpu else torch.device("cpu")
+    if on_gpu:
+        torch.backends.cudnn.deterministic = True  # a resumed run must have the bits of an unbroken one
     if world_size == 1:
         yield Ranks(0, 1, device)
         return

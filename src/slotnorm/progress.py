@@ -25,7 +25,7 @@ class Progress:
             from rich.progress import Progress as Bar
             from rich.table import Column
 
-            whole, also_whole = Column(no_wrap=True), Column(no_wrap=True)  # on a narrow terminal only the bar gives way
+            whole, also_whole = Column(no_wrap=True), Column(no_wrap=True)  # on a narrow terminal the bar gives way
             self._bar = Bar(
                 TextColumn("{task.description}"), BarColumn(bar_width=None), MofNCompleteColumn(table_column=whole),
                 TextColumn("{task.fields[rate]}"), TimeRemainingColumn(table_column=also_whole),
@@ -38,7 +38,9 @@ class Progress:
             self._bar.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._bar:
             self._bar.stop()
         elif kind is None and self.done > self._at_start:

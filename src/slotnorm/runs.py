@@ -5,7 +5,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch import nn
 from slotnorm import __version__, checkpoints, weights
 from slotnorm.config import Experiment, dataset_label
 from slotnorm.documents import differences, from_document, read_sealed, to_document, write_sealed
-from slotnorm.errors import UserError
+from slotnorm.errors import DamagedFile, UserError
 from slotnorm.experiments import command_line
 
 _FORMAT = 1
@@ -84,13 +84,21 @@ class Run:
 
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl, a half-written last one left out."""
+        return list(self._rows())[::-1]
+
+    def validation(self) -> dict[str, float]:
+        """The newest validation's scores, empty before the first."""
+        return next((row["validation"] for row in self._rows() if "validation" in row), {})
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        """The lines of metrics.jsonl from the last to the first."""
         path = self.path / "metrics.jsonl"
         lines = path.read_bytes().split(b"\n")[:-1] if path.is_file() else []
-        return [json.loads(line) for line in lines]
-
-    def validation(self) -> dict[str, Any]:
-        """The newest validation's scores, empty before the first."""
-        return next((row["validation"] for row in reversed(self.metrics()) if "validation" in row), {})
+        for number, line in reversed(list(enumerate(lines, start=1))):
+            try:
+                yield json.loads(line)
+            except ValueError as error:
+                raise DamagedFile(f"{path} is damaged in line {number} ({error})") from error
 
     def summary(self) -> str:
         """Where it is, how far it came, its newest validation scores and the time it took, in one line."""

@@ -1,5 +1,7 @@
 """Scores on a few hundred scenes while training: at the training number of slots, and at three times it."""
 
+import math
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -23,17 +25,17 @@ def validate(model: nn.Module, scenes: Scenes, experiment: Experiment, ranks: Ra
     """Mean F-ARI, ARI and l2 (or average precision) over the scenes, as `f_ari@K`; every rank returns them.
 
     Slot noise is keyed by (seed, K, scene), so the scores depend on the weights alone. Scenes without foreground have
-    no F-ARI and are left out of its mean; what cannot be scored (no masks) is not among the scores.
+    no F-ARI and are left out of its mean; what cannot be scored (no masks, no foreground at all) is left out.
     """
     scores: dict[str, float] = {}
     for slots in (experiment.slots, SLOTS_FACTOR * experiment.slots):
         results = _score_scenes(model, scenes, experiment, slots, ranks)
         predictions = results.pop("predictions", None)
-        scores |= {f"{name}@{slots}": float(values.nanmean()) for name, values in results.items()}
+        scores |= {f"{name}@{slots}": float(values.nanmean()) for name, values in results.items()}  # NaN: no foreground
         if predictions is not None:
             targets = _targets(scenes, np.arange(len(scenes)), experiment)
             scores[f"average_precision@{slots}"] = float(average_precision(predictions.cpu(), targets, _DISTANCE))
-    return scores
+    return {name: score for name, score in scores.items() if not math.isnan(score)}
 
 
 @torch.no_grad()

@@ -67,8 +67,13 @@ def data_fingerprint(scenes: Scenes) -> str:
 
 
 def _generate(scenes: GeneratedScenes, split: str, objects: tuple[int, int], num: int) -> Scenes:
+    return cached(scene_spec(scenes, split, objects), num)
+
+
+def scene_spec(scenes: GeneratedScenes, split: str, objects: tuple[int, int]) -> SceneSpec:
+    """What the generator is asked for, for a split's scenes with `objects` (fewest, most)."""
     seed = len(_SPLITS) * scenes.seed + _SPLITS.index(split)  # no two splits of any two seeds share a scene
-    spec = SceneSpec(
+    return SceneSpec(
         objects=objects,
         seed=seed,
         size=scenes.size,
@@ -78,7 +83,6 @@ def _generate(scenes: GeneratedScenes, split: str, objects: tuple[int, int], num
         radius=scenes.radius,
         min_visible=scenes.min_visible,
     )
-    return cached(spec, num)
 
 
 def _load(experiment: Experiment, split: str, directory: str | Path | None) -> Scenes:
