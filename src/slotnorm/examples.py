@@ -21,7 +21,7 @@ from slotnorm.segmentation import as_maps
 LARGEST_SIDE = 96  # pixels of what is kept: pictures are for the eye, and 24 slots of a dozen scenes add up
 _FORMAT = 1
 _SMALL_SIDE = 32  # up to this size reconstructions are kept for every K, above only where they are asked for
-_SMALLEST_SHARE = 3  # of 255: what no eye can see is not kept, and the file stays small
+_STEP = 5  # of 255: shares are kept in steps of two percent, which no eye can see, and the file stays small
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def make_examples(
     everything = np.arange(len(scenes))
     images = None if scenes.images is None else _shrunk_images(scenes.read("images", everything))
     labels = None if scenes.labels is None else _shrunk_labels(scenes.read("labels", everything))
-    kept = {k: np.where(shares < _SMALLEST_SHARE, np.uint8(0), shares) for k, shares in gathered(masks).items()}
+    kept = {k: (np.rint(shares / _STEP) * _STEP).astype(np.uint8) for k, shares in gathered(masks).items()}
     return Examples(
         scenes=scenes.index.copy(), images=images, labels=labels, masks=kept,
         reconstructions=gathered(reconstructions), **names,
