@@ -15,6 +15,11 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 # what makes a command of the pages short enough for a test; what trains, trains a few steps
 SHORT: dict[str, list[str]] = {
     "train toy": ["--recipe.steps", "3", "--recipe.validation-scenes", "8"],
+    "eval": ["--scenes", "8"],
+}
+# what a command of the pages needs to be there
+BEFORE: dict[str, list[str]] = {
+    "eval": ["train", "toy", *SHORT["train toy"]],
 }
 # commands that need what a test cannot have: the real data sets, a GPU cluster, the network, a long time
 NOT_HERE: tuple[str, ...] = ()
@@ -59,11 +64,12 @@ def test_commands_run(command, tmp_path):
     words = shlex.split(command)[1:]
     extra = next((flags for start, flags in SHORT.items() if " ".join(words).startswith(start)), [])
     environment = os.environ | {"SLOTNORM_CACHE": str(tmp_path / "cache")}
-    done = subprocess.run(
-        [sys.executable, "-m", "slotnorm", *words, *extra],
-        capture_output=True, text=True, cwd=tmp_path, env=environment, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    for wanted in (*filter(None, [BEFORE.get(words[0])]), [*words, *extra]):
+        done = subprocess.run(
+            [sys.executable, "-m", "slotnorm", *wanted],
+            capture_output=True, text=True, cwd=tmp_path, env=environment, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -62,7 +62,8 @@ class Decomposer:
     def read(self, field: str, group: NDArray[np.int64]) -> Tensor:
         """One field of a group, (at_once, ...), as it is stored; zero where the group is blank."""
         present = group >= 0
-        found = self.scenes.read(field, group[present])
+        # one by one: features may be computed when they are read, and then their bits depend on what is read with them
+        found = np.concatenate([self.scenes.read(field, group[[place]]) for place in np.flatnonzero(present)])
         whole = np.zeros((self.at_once, *found.shape[1:]), dtype=found.dtype)
         whole[present] = found
         return torch.from_numpy(whole)

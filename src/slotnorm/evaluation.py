@@ -166,7 +166,8 @@ class Evaluation:
         return {
             "version": _VERSION,
             "weights": weights.fingerprint(self.model.state_dict()),
-            "scenes": data_fingerprint(self.scenes),
+            # features may be computed from generated images, whose origin says nothing of the network
+            "scenes": self.scenes.fingerprint if self.scenes.features is not None else data_fingerprint(self.scenes),
             "protocol": "paper" if experiment is None else experiment.recipe.protocol,
             "iterations": self.decomposer.iterations,
             "noise_seed": self.seed,
