@@ -58,7 +58,7 @@ class _MixFeatures(torch.autograd.Function):
             layer1 = _first_layer(from_slots[tile], from_positions)
             layer2, layer3 = _rows(second[tile]), _rows(third[tile])
             for_logits, for_values = upstream.gradients(tile, third[tile])
-            for_logits, gradient = for_logits.reshape(-1, 1), _rows(for_values)
+            for_logits, gradient = for_logits.reshape(-1, 1).to(layer3.dtype), _rows(for_values)
             _add_product(for_alpha_weight, for_logits, layer3)
             for_alpha_bias += for_logits.sum()
             gradient.addcmul_(for_logits, alpha_weight)

@@ -178,7 +178,8 @@ class Upstream:
         self.masks, self.for_masks = masks, for_masks
         self.for_mixed = torch.zeros_like(mixed) if for_mixed is None else for_mixed
         self.after_slots = _after_slots(channel_axis)
-        self.mean_pull = (self.for_mixed * mixed).sum(channel_axis)
+        self.dtype = torch.promote_types(mixed.dtype, torch.float32)  # of logits' gradients: differences of large sums
+        self.mean_pull = (self.for_mixed * mixed).sum(channel_axis, dtype=self.dtype)
         if for_masks is not None:
             self.mean_pull += (for_masks * masks).sum(1)
 
@@ -186,7 +187,7 @@ class Upstream:
         """Those of a tile's logits (b, k, *space) and of its values, which are given with their (b, k, ...)."""
         images, _ = tile
         mask, for_mixed = self.masks[tile], self.for_mixed[images, None]
-        pull = (values * for_mixed).sum(self.after_slots).sub_(self.mean_pull[images, None])
+        pull = (values * for_mixed).sum(self.after_slots, dtype=self.dtype).sub_(self.mean_pull[images, None])
         if self.for_masks is not None:
             pull += self.for_masks[tile]
         return pull.mul_(mask), mask.unsqueeze(self.after_slots) * for_mixed
