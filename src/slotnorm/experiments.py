@@ -12,8 +12,8 @@ ABLATED = ("unnormalized", "kd_layer_norm")
 
 # One training step's floating-point operations (3 times the forward pass, counted from the layers), at this rate:
 _ESTIMATE = "estimated, one GPU at 40 TFLOP/s"
-_MEASURED = "measured, one CPU thread"
-_SCALED = "from a step's measured time, one CPU thread"
+_MEASURED = "measured, CPU time of one thread"
+_SCALED = "a step's CPU time x steps, one thread"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +75,8 @@ _CLEVR = Recipe(
 _MOVI = Recipe(model=FeatureModel(), learning_rate=4e-4, warmup_from=1e-8, clip=1.0)
 _PROPERTIES = Recipe(model=SetModel(), batch_size=512, learning_rate=_CLEVR_RATE, warmup_from=1e-3)
 
-# Found in prototypes: 16x16 discs, an encoder without stride, a dense decoder.
+# slotnorm train toy --norm weighted_sum --seed 1: 4.3 CPU minutes on 2 shared cores, one thread; in its last validation
+# F-ARI 0.813, ARI 0.888 at K 5 and F-ARI 0.773, ARI 0.863 at K 15.
 _TOY_SCENES = GeneratedScenes(
     style="flat", objects=(2, 4), test_objects=(5, 7), size=16, shapes=("disc",), radius=(0.14, 0.20), min_visible=6,
     num=30_000,
@@ -153,32 +154,32 @@ _PAPER = (
 _SMALL_ONES = (
     Study(
         _generated("toy", "toy", _TOY_SCENES, 5, _TOY),
-        "as Fig. 1: 16x16 discs", _FIVE, 0.05, _SCALED, _tests("toy", _TOY_FEW, _TOY_MANY), test_scenes=320,
+        "as Fig. 1: 16x16 discs", _FIVE, 0.07, _MEASURED, _tests("toy", _TOY_FEW, _TOY_MANY), test_scenes=320,
     ),
     Study(
         _generated("toy-properties", "toy-properties", _TOY_PROPERTIES_SCENES, 5, _TOY_PROPERTIES),
-        "as Fig. 12, 13", _THREE, 0.05, _SCALED, _tests("toy-properties", _TOY_FEW, _TOY_MANY), test_scenes=320,
+        "as Fig. 12, 13", _THREE, 0.13, _SCALED, _tests("toy-properties", _TOY_FEW, _TOY_MANY), test_scenes=320,
     ),
     Study(
         _generated("toy-ablation", "toy-properties", _TOY_PROPERTIES_SCENES, 5, _TOY_PROPERTIES, ABLATED[0]),
-        "as Fig. 14, 15", _THREE, 0.05, _SCALED, _tests("toy-properties", _TOY_FEW, _TOY_MANY), ABLATED,
+        "as Fig. 14, 15", _THREE, 0.13, _SCALED, _tests("toy-properties", _TOY_FEW, _TOY_MANY), ABLATED,
         beside="toy-properties", test_scenes=320,
     ),
     Study(
         Experiment("toy-features", "toy-features", 5, _TOY_FEATURES, 4),
-        "as Fig. 4", _THREE, 0.05, _SCALED, _tests("toy-features", _TOY_FEW, _TOY_MANY), test_scenes=320,
+        "as Fig. 4", _THREE, 0.13, _SCALED, _tests("toy-features", _TOY_FEW, _TOY_MANY), test_scenes=320,
     ),
     Study(
         _generated("small-6-7", "small", _SMALL_SCENES, 7, _SMALL),
-        "as Fig. 1: 64x64", _THREE, 1, _SCALED, _tests("small", _FEW, _MANY),
+        "as Fig. 1: 64x64", _THREE, 1.5, _SCALED, _tests("small", _FEW, _MANY),
     ),
     Study(
         _generated("small-6-11", "small", _SMALL_SCENES, 11, _SMALL),
-        "as Fig. 3: 64x64", _THREE, 1, _SCALED, _tests("small", _FEW, _MANY),
+        "as Fig. 3: 64x64", _THREE, 2.4, _SCALED, _tests("small", _FEW, _MANY),
     ),
     Study(
-        Experiment("clevr-mini-6-7", "clevr-mini", 7, _SMALL, 6),
-        "as Fig. 1: 64x64", (1,), 1, _SCALED, _tests("clevr-mini", _FEW, _MANY), test_scenes=1000,
+        Experiment("clevr-mini-6-7", "clevr-mini", 7, dataclasses.replace(_SMALL, steps=13_000), 6),
+        "as Fig. 1: 64x64", (1,), 1.3, _SCALED, _tests("clevr-mini", _FEW, _MANY), test_scenes=1000,
     ),
 )  # fmt: skip
 
