@@ -16,7 +16,7 @@ class Progress:
     def __init__(self, what: str, total: int, done: int = 0, unit: str = "", per: int = 1) -> None:
         self.what, self.total, self.done, self._unit, self._per = what, total, done, unit, per
         self._note = ""
-        self._at_start = done
+        self._at_start = self._said = done
         self._started = self._spoken = time.monotonic()
         self._bar = None
         if sys.stderr.isatty():
@@ -43,7 +43,7 @@ class Progress:
     ) -> None:
         if self._bar:
             self._bar.stop()
-        elif kind is None and self.done > self._at_start:
+        elif kind is None and self.done > self._said:
             self._say()
 
     @property
@@ -70,7 +70,7 @@ class Progress:
         return f"{self.rate * self._per:.4g} {self._unit}".rstrip() + "/s"
 
     def _say(self) -> None:
-        self._spoken = time.monotonic()
+        self._spoken, self._said = time.monotonic(), self.done
         left = _clock((self.total - self.done) / self.rate) if self.rate else "unknown time"
         line = f"{self.what} {self.done}/{self.total}  {self._rate_in_words()}  {left} left"
         print(f"{line}  {self._note}".rstrip(), file=sys.stderr, flush=True)
