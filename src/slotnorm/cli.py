@@ -311,6 +311,31 @@ def segment(
         print(line, flush=True)
 
 
+def demo(
+    out: Path = Path("slotnorm-demo"),
+    open_: Annotated[bool, tyro.conf.arg(name="open"), tyro.conf.FlagCreatePairsOff] = False,
+    scenes: int = 320,
+) -> None:
+    """See the paper's effect in a minute: trained models of each normalization with more and more slots; no network.
+
+    Args:
+        out: where the HTML page goes
+        open_: show the page in a browser
+        scenes: how many new scenes of each test set are looked at
+    """
+    from slotnorm import allocator
+    from slotnorm.demo import open_page, prepare, run_demo, show_demo, write_demo_page
+
+    allocator.keep_freed_memory()
+    prepare(out)
+    found = run_demo(scenes)
+    show_demo(found)
+    page = write_demo_page(found, out)
+    print(f"page: {page}")
+    if open_ and not open_page(page):
+        print(f"no browser was found; open {page.resolve()} yourself", file=sys.stderr)
+
+
 VERBS: dict[str, Any] = {
     "norms": norms,
     "experiments": experiments,
@@ -320,6 +345,7 @@ VERBS: dict[str, Any] = {
     "eval": evaluate,
     "report": report,
     "segment": segment,
+    "demo": demo,
     "reproduce": reproduce,
     "data": {
         "generate": data_generate,

@@ -17,7 +17,7 @@ from slotnorm.report.contents import Report, SectionContents
 from slotnorm.report.curves import Figure
 from slotnorm.report.markup import Markup, element, embedded, joined
 from slotnorm.report.page_tables import draw_apart, draw_claims, draw_glance, draw_list, draw_runs, draw_table
-from slotnorm.report.panels import css_class, draw_figure
+from slotnorm.report.panels import TitledPanel, css_class, draw_figure
 from slotnorm.report.sections import Section
 from slotnorm.report.slider import MOST_SCENES, Slider, draw_slider, encode
 from slotnorm.report.tables import Table, at_slots
@@ -27,6 +27,7 @@ LARGEST = 8_000_000  # bytes
 TITLE = "Slot Attention with more slots than in training"
 _MARKUP_OF_A_SCENE = 400  # bytes around its thumbnail, at most
 _MARKUP_OF_A_SLIDER = 20_000
+_INSIDE = {"update_norm_ratio": "Length of the update codes, 1 at the training K", "occupied": "Slots in use"}
 _SCORES = ("f_ari", "ari", "l2")  # beside the slider
 
 
@@ -129,7 +130,8 @@ class _Writer:
         tables_twice = self._twice(lambda: _scores(both.table), lambda: _scores(both.table_without_failed), section)
         return element(
             "section", element("h2", section.title, id=name), element("p", _about(section), class_="quiet"),
-            curves_twice, self._slider(contents), tables_twice, draw_apart(contents), draw_list(contents.notes),
+            curves_twice, self._slider(contents), tables_twice, self._inside(contents), draw_apart(contents),
+            draw_list(contents.notes),
             aria_labelledby=name,
         )  # fmt: skip
 
@@ -153,6 +155,24 @@ class _Writer:
             words += f" Only {self.scenes} scenes, so that the page stays below {LARGEST // 1_000_000} MB."
         head = element("h3", "What the slots take"), element("p", words, class_="quiet")
         return joined([*head, draw_slider(slider, f"slider-{len(self.data)}", encoded, self.scenes, self.data)])
+
+    def _inside(self, contents: SectionContents) -> Markup | None:
+        """Diagnostics of the models, folded."""
+        found = contents.diagnostics
+        if found is None:
+            return None
+        panels = [
+            TitledPanel(
+                metric, "", "slots", (found.dataset,), None, found.curves[metric], found.train_slots,
+                contents.section.train_objects, f"{words}, on {found.dataset}",
+            )
+            for metric, words in _INSIDE.items()
+            if any(curve.count.any() for curve in found.curves.get(metric, {}).values())
+        ]  # fmt: skip
+        if not panels:
+            return None
+        figure = Figure("", "", "Measured on the models themselves.", tuple((one,) for one in panels), found.counts)
+        return element("details", element("summary", "Inside the models"), draw_figure(figure, self.data))
 
     def _transfers(self) -> Markup | None:
         if not self.report.zero_shot:

@@ -40,7 +40,8 @@ def _cell(cell: Cell, decimals: int) -> Markup:
     else:
         shown = joined([f"{cell.spread.median:.{decimals}f}"])
         shown = element("b", shown) if cell.best_of_all else shown
-        shown = joined([shown, element("small", f" ± {cell.spread.deviation:.{decimals}f}")])
+        if cell.spread.runs > 1:
+            shown = joined([shown, element("small", f" ± {cell.spread.deviation:.{decimals}f}")])
         shown = element("u", shown) if cell.best_in_section else shown
     if cell.paper is None:
         return shown

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,17 @@ _MARKERS = {
     "X": "m-{r}-{t}l{t}-{t}l{t} {t}l{t}-{t}l{t} {t}l-{t} {t}l{t} {t}l-{t} {t}l-{t}-{t}l-{t} {t}l-{t}-{t}l{t}-{t}z",
     "*": "m0-{w}l{t} {r}h{r}l-{r} {t}l{t} {r}l-{r}-{t}l-{r} {t}l{t}-{r}l-{r}-{t}h{r}z",
 }
+
+
+@dataclass(frozen=True)
+class TitledPanel(Panel):
+    """A panel of what is no score, which says itself what it shows."""
+
+    words: str = ""
+
+    @property
+    def title(self) -> str:
+        return self.words
 
 
 def number(value: float, metric: str) -> str:
