@@ -9,6 +9,7 @@ from slotnorm import experiments
 from slotnorm.commands import Training
 from slotnorm.config import Experiment
 from slotnorm.errors import UserError
+from slotnorm.evaluation import SLOTS
 from slotnorm.report.contents import Report
 from slotnorm.report.writing import write_report
 from slotnorm.run_rows import plan as plan_evaluation
@@ -67,10 +68,8 @@ def reproduce(asked: Reproduction) -> Report:
     require_success(jobs)
     paths = [job.path for job in jobs]
     transfer = experiments.transfers().get(asked.name)
-    options = {} if asked.slots is None else {"slots": asked.slots}
+    slots = asked.slots or (SLOTS if transfer is None else [transfer.slots])
     dataset = None if transfer is None else transfer.test.name
-    if transfer is not None and asked.slots is None:
-        options = {"slots": [transfer.slots]}
-    for evaluation in plan_evaluation(paths, dataset, scenes=asked.scenes, data=asked.data, **options):
+    for evaluation in plan_evaluation(paths, dataset, slots=slots, scenes=asked.scenes, data=asked.data):
         evaluation.evaluate()
     return write_report(paths, asked.out / "report", data=asked.data)
