@@ -1,4 +1,4 @@
-"""From the published files to sets of scenes: python benchmarks/datasets.py [--scenes 400] [--clips 10].
+"""From the published files to sets of scenes: python benchmarks/datasets.py [--scenes 400] [--clips 60].
 
 Larger files are made by repeating the small ones of the tests; conversion runs from file to finished set on all cores.
 Stages are given in processor time of one core, which other work on the machine does not change much.
@@ -53,22 +53,23 @@ def consume(records: Iterator[bytes]) -> None:
         pass
 
 
-def parse_in(pool: ThreadPoolExecutor | ProcessPoolExecutor, path: Path, workers: int) -> None:
+def parse_in(kind: type[ThreadPoolExecutor] | type[ProcessPoolExecutor], path: Path, workers: int) -> None:
     """What `clevr.convert` does before it writes, on any kind of pool."""
     prepare = clevr._Preparation("bilinear", 24)
     waiting = deque()
-    for record in tfrecord.records(path):
-        waiting.append(pool.submit(prepare, ("here", record)))
-        if len(waiting) > 2 * workers:
+    with kind(workers) as pool:
+        for record in tfrecord.records(path):
+            waiting.append(pool.submit(prepare, ("here", record)))
+            if len(waiting) > 2 * workers:
+                waiting.popleft().result()
+        while waiting:
             waiting.popleft().result()
-    while waiting:
-        waiting.popleft().result()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--scenes", type=int, default=400, help="of CLEVR, a multiple of 8")
-    parser.add_argument("--clips", type=int, default=20, help="of MOVi, a multiple of 2")
+    parser.add_argument("--clips", type=int, default=60, help="of MOVi, a multiple of 2")
     options = parser.parse_args()
     workers = min(8, os.cpu_count() or 1)
     print(f"{workers} workers on {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
@@ -87,9 +88,7 @@ def main() -> None:
             )
         tfrecord.inflate_library = fast
         for name, kind in (("threads", ThreadPoolExecutor), ("processes", ProcessPoolExecutor)):
-            with kind(workers) as pool:
-                pool.submit(int).result()
-                measured = measure(lambda: parse_in(pool, path, workers))
+            measured = measure(lambda: parse_in(kind, path, workers))  # noqa: B023
             say(f"CLEVR: read and parse on {name}", scenes, "scenes", measured)
         say("CLEVR: file to finished set", scenes, "scenes", measure(lambda: clevr.convert(path, root / "clevr")))
 

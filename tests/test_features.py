@@ -219,6 +219,8 @@ def test_unknown_models_and_a_missing_network_are_one_sentence(weights, monkeypa
         UserError, match=r"timm has no model 'vit_base_patch8_244.dino'; did you mean 'vit_base_patch8_224'"
     ):
         timm_backbone("vit_base_patch8_244.dino", weights)
+    with pytest.raises(UserError, match=r"timm cannot make 'test_vit.nobody' \(Invalid pretrained tag"):
+        timm_backbone("test_vit.nobody", weights)
     timm = import_timm()
 
     def unreachable(*_, **__):
@@ -264,7 +266,7 @@ def test_a_set_of_features_is_built_once_with_labels_counts_and_properties(small
         assert np.array_equal(made.properties[name], values)
     provenance = made.manifest["provenance"]
     assert provenance["sha256_of_file"] == sha256(weights)
-    assert provenance["source"]["fingerprint"] == small_set.fingerprint
+    assert provenance["source"]["scenes"] == small_set.fingerprint
     assert (provenance["backbone"], provenance["norm"], provenance["size"]) == (VIT, "after", 160)
 
 
@@ -298,6 +300,20 @@ def test_other_weights_are_another_set(small_set, weights, tmp_path):
     torch.save(new_model(VIT, seed=1).state_dict(), tmp_path / "other.pth")
     with pytest.raises(UserError, match="already holds a set with provenance"):
         features.compute(small_set, timm_backbone(VIT, tmp_path / "other.pth"), tmp_path / "out")
+
+
+def test_a_part_of_a_set_is_another_set_than_the_whole(small_set, weights, tmp_path):
+    backbone = timm_backbone(VIT, weights)
+    features.compute(small_set[:3], backbone, tmp_path / "out")
+    with pytest.raises(UserError, match="already holds a set with provenance"):
+        features.compute(small_set[3:6], backbone, tmp_path / "out")
+
+
+@pytest.mark.parametrize("device", ["cuda:99", "nowhere"])
+def test_a_device_that_is_not_there_is_one_sentence(small_set, weights, tmp_path, device):
+    with pytest.raises(UserError, match=f"device '{device}' cannot be used"):
+        features.compute(small_set, timm_backbone(VIT, weights), tmp_path / "out", device=device)
+    assert not (tmp_path / "out").exists()
 
 
 def test_features_beyond_half_precision_are_refused(small_set, vit, tmp_path):

@@ -117,7 +117,10 @@ def timm_backbone(name: str, weights: str | Path, norm: Norm = "after", protocol
         model = _from_hub(timm, name)
     else:
         path = Path(weights)
-        model = timm.create_model(name, pretrained=False, num_classes=0)
+        try:
+            model = timm.create_model(name, pretrained=False, num_classes=0)
+        except RuntimeError as error:
+            raise UserError(f"timm cannot make {name!r} ({error}); timm.list_pretrained() lists names") from error
         _load_weights(model, path, name)
         described |= {"weights": path.name, "sha256_of_file": files.sha256(path)}
     config = model.pretrained_cfg

@@ -4,6 +4,7 @@ The new set holds the features and, at the size that the network sees, the image
 are the source's. Features are float32 until they are stored.
 """
 
+import hashlib
 import sys
 from pathlib import Path
 from typing import Any
@@ -39,12 +40,12 @@ def compute(
     if batch_size < 1:
         raise UserError(f"batch size {batch_size} must be positive")
     directory = default_folder(scenes) if out is None else Path(out)
-    device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    device = _usable(device)
     fields = _fields(scenes, backbone)
     print(f"{estimate(len(scenes), fields)} in {directory}", file=sys.stderr, flush=True)
     provenance = {
         "dataset": "features",
-        "source": {"fingerprint": scenes.fingerprint, "provenance": scenes.manifest["provenance"]},
+        "source": {"scenes": _identity(scenes), "provenance": scenes.manifest["provenance"]},
         **backbone.provenance,
     }
     protocol, names = scenes.manifest["protocol"], scenes.manifest["properties"]
@@ -74,6 +75,25 @@ def default_folder(scenes: Scenes) -> Path:
         raise UserError(f"{scenes.directory} does not lie in the cache folder: say with --out where the features go")
     name, protocol, split = directory.parts[-3:]
     return set_folder(name + SUFFIX, split, protocol)
+
+
+def _usable(device: str | torch.device | None) -> torch.device:
+    """The device by name, or a GPU if there is one."""
+    if device is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"device {str(device)!r} cannot be used ({reason}); give cpu, or leave it out") from error
+    return torch.device(device)
+
+
+def _identity(scenes: Scenes) -> str:
+    """The container's fingerprint, and which of its scenes these are, unless they are all."""
+    if np.array_equal(scenes.index, np.arange(scenes.manifest["scenes"])):
+        return scenes.fingerprint
+    return f"{scenes.fingerprint}, scenes {hashlib.sha256(scenes.index.tobytes()).hexdigest()}"
 
 
 def _fields(scenes: Scenes, backbone: FrozenBackbone) -> dict[str, tuple[tuple[int, ...], str]]:
