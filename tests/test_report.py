@@ -193,6 +193,33 @@ def test_a_run_that_is_still_training_is_named_and_left_out(runs: Path) -> None:
     assert "still training, at step 4 of 100" in page
 
 
+def test_a_run_without_checkpoints_or_rows_is_at_its_start(runs: Path) -> None:
+    folder = runs / "toy-batch_norm-1"
+    for part in ("checkpoints", "rows"):
+        shutil.rmtree(folder / part)
+    assert [one.reason for one in read([runs]).left_out] == ["still training, at step 0 of 4"]
+
+
+def test_rows_outlive_damaged_checkpoints(runs: Path, crowd: Scenes) -> None:
+    for path in (runs / "toy-batch_norm-1" / "checkpoints").glob("*.safetensors"):
+        path.write_bytes(b"damaged")
+    report = composed(runs, Inspector(data=crowd.directory))
+    assert len(report.runs) == 2
+    assert any(note.startswith("toy-batch_norm-1: ") for note in report.notes)
+    assert any(note.startswith("No pictures of toy-batch_norm-1") for note in report.sections[0].notes)
+
+
+def test_pictures_that_cannot_be_kept_are_shown_all_the_same(
+    runs: Path, crowd: Scenes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for folder in runs.iterdir():
+        (folder / "examples").write_text("a file where the folder should be")
+    illustration, notes = Inspector(data=crowd.directory).illustrate(read([runs]).sections[0])
+    assert illustration is not None
+    assert notes == []
+    assert "it is shown all the same" in capsys.readouterr().err
+
+
 def test_no_finished_run_is_refused_in_one_sentence(runs: Path) -> None:
     for folder in runs.iterdir():
         shutil.rmtree(folder / "rows")

@@ -4,6 +4,7 @@
 they are made, if the run's weights (its newest checkpoint, or an exported file in its folder) and the scenes are there.
 """
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,8 +81,7 @@ class Inspector:
             facts = {"weights": run.facts["weights"], "scenes": run.facts["scenes"][dataset]["scenes"]}
             names: dict[str, Any] = {"run": run.name, "norm": run.norm, "dataset": dataset, "facts": facts}
             made = make_examples(model, self._scenes(run, dataset, _PICTURED), slots, shown, **names)
-            made.save(path)
-            return made
+            return self._keep(path, made, made.save)
 
         return self._kept(path, Examples.load, lambda one: one.facts.get("weights") == run.facts["weights"], make)
 
@@ -96,8 +96,7 @@ class Inspector:
             }  # fmt: skip
             rows = diagnose(model, self._scenes(run, dataset, _DIAGNOSED), slots, run.train_slots, **factors)
             rows = rows.with_header({**rows.header, "weights": run.facts["weights"]})
-            rows.save(path)
-            return rows
+            return self._keep(path, rows, rows.save)
 
         return self._kept(path, Rows.load, lambda rows: rows.header.get("weights") == run.facts["weights"], make)
 
@@ -116,6 +115,14 @@ class Inspector:
         if not self.run_models:
             raise UserError(f"{reason}, and models are not run")
         return make()
+
+    def _keep(self, path: Path, made: T, save: Callable[[Path], None]) -> T:
+        """Keep what was made for the next report; a folder that cannot be written to is no reason not to show it."""
+        try:
+            save(path)
+        except UserError as error:
+            print(f"note: {error}; it is shown all the same, and made again next time", file=sys.stderr)
+        return made
 
     def _model(self, run: RunScores) -> SlotModel:
         """The run's model, of the weights that its rows were made with."""

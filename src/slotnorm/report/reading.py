@@ -12,7 +12,7 @@ import numpy as np
 from slotnorm import experiments
 from slotnorm.config import Experiment
 from slotnorm.documents import from_document, read_sealed, to_document
-from slotnorm.errors import DamagedFile, UserError
+from slotnorm.errors import DamagedFile, NoUsableCheckpoint, UserError
 from slotnorm.report.scores import RunScores, summarize
 from slotnorm.report.sections import Section, divide
 from slotnorm.rows import Rows
@@ -113,8 +113,13 @@ def _read_run(folder: Path, notes: list[str]) -> RunScores | LeftOut:
         if run.checkpoints.is_dir():
             if not run.finished:
                 return LeftOut(folder, f"still training, at step {run.step} of {run.experiment.recipe.steps}")
-            record = run.record()
-            facts |= {"step": record["step"], "seconds": record["seconds"]}
+            try:
+                record = run.record()
+                facts |= {"step": record["step"], "seconds": record["seconds"]}
+            except NoUsableCheckpoint as error:  # its rows are whole: they were made before
+                notes.append(f"{folder.name}: {error}.")
+        elif not any((folder / ROWS).glob("*.npz")):
+            return LeftOut(folder, f"still training, at step 0 of {run.experiment.recipe.steps}")
     if not any((folder / ROWS).glob("*.npz")):
         return LeftOut(folder, f"not evaluated yet; `slotnorm eval {folder}` does it")
     rows = _load(folder, facts, notes)
