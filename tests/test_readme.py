@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -20,6 +21,7 @@ SHORT: dict[str, list[str]] = {
 # what a command of the pages needs to be there
 BEFORE: dict[str, list[str]] = {
     "eval": ["train", "toy", *SHORT["train toy"]],
+    "segment": ["train", "toy", *SHORT["train toy"]],
 }
 # commands that need what a test cannot have: the real data sets, a GPU cluster, the network, a long time
 NOT_HERE: tuple[str, ...] = ()
@@ -64,6 +66,8 @@ def test_commands_run(command, tmp_path):
     words = shlex.split(command)[1:]
     extra = next((flags for start, flags in SHORT.items() if " ".join(words).startswith(start)), [])
     environment = os.environ | {"SLOTNORM_CACHE": str(tmp_path / "cache")}
+    if "photo.png" in words:
+        Image.linear_gradient("L").resize((60, 40)).save(tmp_path / "photo.png")
     for wanted in (*filter(None, [BEFORE.get(words[0])]), [*words, *extra]):
         done = subprocess.run(
             [sys.executable, "-m", "slotnorm", *wanted],
