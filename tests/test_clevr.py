@@ -177,6 +177,27 @@ def test_an_interrupted_conversion_continues_to_the_same_bytes(tmp_path, monkeyp
     }
 
 
+@pytest.mark.slow
+def test_a_conversion_killed_again_and_again_continues_to_the_same_bytes(tmp_path):
+    path = write_records(tmp_path / "many.tfrecords", list(records(FILE)) * 12)
+    whole = clevr.convert(path, tmp_path / "whole", splits=(50, 20, 26))
+    command = [sys.executable, "-m", "slotnorm", "data", "clevr", "--from", path, "--out", tmp_path / "killed"]
+    generator = np.random.default_rng(0)
+    kills = 0
+    while True:
+        process = subprocess.Popen([*command, "--splits", "50", "20", "26"], stderr=subprocess.DEVNULL)
+        try:
+            assert process.wait(timeout=1 + 2 * generator.random() * (1 + kills / 4)) == 0
+            break
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            kills += 1
+    for name, part in whole.items():
+        assert Scenes.open(tmp_path / "killed" / name).fingerprint == part.fingerprint
+    assert kills
+
+
 def test_a_finished_conversion_is_not_done_again(tmp_path, monkeypatch):
     first = clevr.convert(FILE, tmp_path, splits=(5, 1, 2))
     monkeypatch.setattr(clevr, "records", None)
