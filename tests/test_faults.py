@@ -113,7 +113,7 @@ def test_a_signal_saves_the_step_in_progress_and_the_run_resumes_to_the_same_bit
     tmp_path: Path, data: Path, unbroken: Run, number: signal.Signals, code: int
 ) -> None:
     experiment = tiny.experiment()
-    command = processes.train(experiment, tmp_path / "runs", data, fault=(slow_steps, 0.1))
+    command = processes.train(experiment, tmp_path / "runs", data, fault=(slow_steps, 0.4))
     metrics = tmp_path / "runs" / experiment.run_name / "metrics.jsonl"
     command.until(lambda: metrics.exists() and metrics.read_bytes().count(b"\n") > 1)
     command.send(number)
@@ -127,10 +127,10 @@ def test_a_signal_saves_the_step_in_progress_and_the_run_resumes_to_the_same_bit
 def test_a_second_ctrl_c_exits_at_once_and_the_last_checkpoint_stands(tmp_path: Path, data: Path) -> None:
     command = processes.train(tiny.experiment(steps=100_000), tmp_path / "runs", data, fault=(hang_in_step, 9))
     command.until(lambda: "hanging" in command.said)
-    command.send(signal.SIGINT)
-    time.sleep(0.1)
-    command.send(signal.SIGINT)
-    assert command.wait(20) == 130, command.said
+    while command.process.is_alive():  # two that come at once may arrive as one
+        command.send(signal.SIGINT)
+        time.sleep(0.2)
+    assert command.wait() == 130, command.said
     assert Run.open(tmp_path / "runs" / "toy-weighted_sum-1").record()["step"] == 8
 
 
