@@ -17,9 +17,9 @@ from slotnorm.models.building import build
 from slotnorm.models.set_predictor import matching_loss
 from slotnorm.optimizer import Adam
 from slotnorm.schedule import adam_epsilon, learning_rate
+from slotnorm.signals import WATCHED
 from slotnorm.targets import property_targets
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _HALVES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -72,18 +72,18 @@ class Learner:
         self.scaler.scale(loss).backward()
         gradients = [parameter.grad for parameter in self.parameters.values() if parameter.grad is not None]
         # loss and signals travel with the gradients: one exchange a step, and all ranks decide alike
-        extra = torch.stack([loss.detach(), *(loss.new_tensor(float(stop == number)) for number in SIGNALS)])
+        extra = torch.stack([loss.detach(), *(loss.new_tensor(float(stop == number)) for number in WATCHED)])
         self.ranks.sum_([*gradients, extra])
         if self.ranks.world_size > 1:
             torch._foreach_div_(gradients, self.ranks.world_size)
         self.scaler.unscale_(self.optimizer)  # type: ignore[arg-type]  # after the exchange: all ranks see an overflow
-        received = [number for number, count in zip(SIGNALS, extra[1:].tolist(), strict=True) if count]
+        received = [number for number, count in zip(WATCHED, extra[1:].tolist(), strict=True) if count]
         return float(extra[0]) / self.ranks.world_size, next(iter(received), None)
 
     def loss(self, batch: Batch) -> Tensor:
         """The mean loss over this rank's images: squared error of the reconstruction, or the matching loss."""
         experiment, device = self.experiment, self.ranks.device
-        inputs = model_inputs(self.experiment, batch, device)
+        inputs = model_inputs(batch, device)
         keys: list[tuple[int, ...]] = [(batch.step, sample) for sample in batch.sample.tolist()]
         noise = randomness.slot_noise(experiment.seed, "slots", keys, experiment.slots, experiment.recipe.model.dim)
         half = _HALVES.get(experiment.recipe.precision)
@@ -139,7 +139,7 @@ class Learner:
             self.scaler.load_state_dict({**self.scaler.state_dict(), "scale": scale, "_growth_tracker": int(growth)})
 
 
-def model_inputs(experiment: Experiment, batch: Batch, device: torch.device) -> Tensor:
+def model_inputs(batch: Batch, device: torch.device) -> Tensor:
     """Images (B, 3, H, W) in [-1, 1], or features (B, N, F), as float32 on the device."""
     if batch.features is not None:
         return batch.features.to(device, non_blocking=True).float()

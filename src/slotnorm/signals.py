@@ -4,7 +4,7 @@ import signal
 import threading
 from types import FrameType, TracebackType
 
-_WATCHED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+WATCHED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Stop:
@@ -19,7 +19,7 @@ class Stop:
 
     def __enter__(self) -> "Stop":
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._note) for number in _WATCHED}
+            self._before = {number: signal.signal(number, self._note) for number in WATCHED}
         return self
 
     def __exit__(
