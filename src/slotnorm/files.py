@@ -68,6 +68,7 @@ def write(path: Path, content: bytes) -> str:
     expected = hashlib.sha256(content).hexdigest()
     with replacing(path) as temporary:
         temporary.write_bytes(content)
+        sync_file(temporary)
         if (actual := sha256(temporary)) != expected:
             raise DamagedFile(f"{path} reads back as {actual[:12]}, not as written {expected[:12]}: the disk is failing")
     return expected
