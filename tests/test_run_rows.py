@@ -1,6 +1,7 @@
 """`slotnorm eval`: rows beside runs, that are made once, go on after a kill, and are never used damaged."""
 
 import csv
+import dataclasses
 import os
 import shutil
 import signal
@@ -17,7 +18,7 @@ from processes import Command
 from slotnorm import evaluation, files, run_rows
 from slotnorm.binding import RULE
 from slotnorm.cli import main
-from slotnorm.documents import read_sealed, write_sealed
+from slotnorm.documents import read_sealed, to_document, write_sealed
 from slotnorm.errors import Locked, UserError
 from slotnorm.evaluation import Scores
 from slotnorm.experiments import EvaluationSet, evaluation_set, evaluation_sets
@@ -239,7 +240,7 @@ def test_runs_that_are_still_training_are_left_out_unless_asked_for(
     shutil.copytree(run.path, unfinished)
     longer = tiny.experiment(steps=400)
     document = read_sealed(unfinished / "experiment.json")
-    write_sealed(unfinished / "experiment.json", {**document, "experiment": sn_document(longer)})
+    write_sealed(unfinished / "experiment.json", {**document, "experiment": to_document(longer)})
     arguments: dict[str, Any] = {"scenes": 8, "data": data, "slots": [3]}
     jobs = plan([run.path, unfinished], "mine", **arguments)
     assert [job.run.path for job in jobs] == [run.path]
@@ -253,12 +254,6 @@ def test_runs_that_are_still_training_are_left_out_unless_asked_for(
     shutil.rmtree(unfinished / "checkpoints")
     with pytest.raises(UserError, match="none of the 1 runs is finished; train them to the end$"):
         plan([unfinished], "mine", unfinished=True, **arguments)
-
-
-def sn_document(experiment: Any) -> Any:
-    from slotnorm.documents import to_document
-
-    return to_document(experiment)
 
 
 def test_bad_requests_are_refused_in_one_sentence_before_anything_is_computed(
@@ -323,6 +318,17 @@ def test_objects_filter_the_scenes_and_the_set_is_named_after_them(run: Run, dat
     (job,) = plan([run.path], "toy", objects=(1, 2), data=data, slots=[3])
     assert (job.test.name, set(job.scenes.counts.tolist())) == ("toy1-2", {1, 2})
     assert [job.test.name for job in plan([run.path], data=data, slots=[3], objects=(1, 3))] == ["toy1-3"]
+
+
+def test_an_experiment_with_a_name_of_its_own_is_tested_as_others_on_its_dataset(
+    tmp_path: Path, run: Run, data: Path
+) -> None:
+    own = dataclasses.replace(run.experiment, name="mine", dataset="toy")
+    tests = run_rows._tests(Run(tmp_path, own, 1, ""), None, None, data)
+    assert [test.name for test in tests] == ["toy4", "toy7"]
+    unheard = dataclasses.replace(own, dataset="unheard-of")
+    with pytest.raises(UserError, match="no experiment that is registered has test sets of 'unheard-of'; give --data"):
+        run_rows._tests(Run(tmp_path, unheard, 1, ""), None, None, data)
 
 
 def test_the_command_prints_means_and_writes_csv(

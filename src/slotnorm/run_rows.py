@@ -22,7 +22,7 @@ from slotnorm.data.sources import evaluation_scenes
 from slotnorm.documents import read_sealed, write_sealed
 from slotnorm.errors import DamagedFile, UserError
 from slotnorm.evaluation import DISTANCES, SLOTS, Evaluation, Scores, judge
-from slotnorm.experiments import EvaluationSet, evaluation_set, evaluation_sets, studies
+from slotnorm.experiments import EvaluationSet, Study, evaluation_set, evaluation_sets, studies
 from slotnorm.models import SlotModel
 from slotnorm.progress import Progress
 from slotnorm.rows import MISSING, Rows
@@ -144,7 +144,8 @@ class Job:
 
     def _judge(self, evaluation: Evaluation, header: dict[str, Any]) -> None:
         """Judge the run by the failed-run rule, on its own set with few objects where that is evaluated."""
-        own = studies()[self.run.experiment.name].tests[0].name if self.run.experiment.name in studies() else ""
+        planned = _study_of(self.run)
+        own = planned.tests[0].name if planned else ""
         known = read_binding(self.run.path)
         current = known is not None and (known["rule"], known["weights"]) == (binding.RULE, header["weights"])
         if known is not None and current and (known["dataset"] == own or self.test.name != own):
@@ -286,10 +287,16 @@ def _tests(
             fewest, most = objects or (0, 0)
             return [EvaluationSet(f"{dataset}{fewest}-{most}" if objects else dataset, dataset, objects or (0, 255))]
         return [evaluation_set(dataset, objects)]
-    if run.experiment.name not in studies():
-        raise UserError(f"{run.experiment.name} is no registered experiment with test sets of its own; give --dataset")
-    tests = studies()[run.experiment.name].tests
-    return tests if objects is None else [evaluation_set(tests[-1].dataset, objects)]
+    planned = _study_of(run)
+    if planned is None:
+        raise UserError(f"no experiment that is registered has test sets of {run.experiment.dataset!r}; give --dataset")
+    return planned.tests if objects is None else [evaluation_set(planned.tests[-1].name, objects)]
+
+
+def _study_of(run: Run) -> Study | None:
+    """The run's study; for an experiment with a name of its own, the first that learns from the same dataset."""
+    alike = [study for study in studies().values() if study.experiment.dataset == run.experiment.dataset]
+    return studies().get(run.experiment.name) or next(iter(alike), None)
 
 
 def _open_scenes(
@@ -297,7 +304,7 @@ def _open_scenes(
 ) -> Scenes:
     if num is not None and num < 1:
         raise UserError(f"{num} scenes cannot be scored; ask for one or more")
-    planned = studies().get(run.experiment.name)
+    planned = _study_of(run)
     num = num or (planned.test_scenes if planned else _SCENES)
     if test.name not in evaluation_sets() and objects is None:
         return load(test.dataset, "test", protocol=run.experiment.recipe.protocol, directory=data).sample(num)
