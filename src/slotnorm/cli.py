@@ -1,14 +1,13 @@
 """The verbs of the command line: each a few lines that call the library. Results go to stdout, progress to stderr."""
 
 import os
-import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from slotnorm.cli_data import DATA_VERBS, open_backbone
+from slotnorm.cli_data import DATA_VERBS, inclusive, open_backbone
 from slotnorm.commands import parse_sweep, parse_training, reads_arguments
 from slotnorm.errors import UserError, nearest
 
@@ -26,83 +25,6 @@ def norms() -> None:
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     for row in table:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-
-
-Source = Annotated[Path, tyro.conf.arg(name="from")]  # `from` is a word of Python
-
-
-def data_folder(source: Source, out: Path, size: int | None = None, crop: str = "none") -> None:
-    """Convert a folder of your own images (with masks and properties, if any) into a set of scenes.
-
-    Args:
-        source: the folder: images/NAME.png or .jpg, and if you have them masks/NAME.png and properties.json
-        out: where the set is built; the same command continues an interrupted one
-        size: scale to size x size pixels; needed unless all images have one size
-        crop: none, center (the largest centred square) or top:left:height:width in pixels, before scaling
-    """
-    from slotnorm.data.folder import convert
-
-    print(f"{len(convert(source, out, size, crop))} scenes in {out}")
-
-
-def data_check(directory: tyro.conf.Positional[Path], sheet: Path | None = None, num: int = 32) -> None:
-    """Verify every file of a set of scenes, describe it in a table, and draw a contact sheet with masks.
-
-    Args:
-        directory: the set's folder
-        sheet: where the contact sheet goes (default: contact-sheet.png in the set's folder)
-        num: how many scenes it shows
-    """
-    from slotnorm.data.check import check
-
-    print(check(directory, sheet, num))
-
-
-def data_generate(
-    out: Path,
-    num: int,
-    objects: str = "3:6",
-    size: int = 64,
-    seed: int = 0,
-    style: str = "clevr",
-    shapes: tuple[str, ...] | None = None,
-    materials: tuple[str, ...] | None = None,
-    colors: tuple[str, ...] | None = None,
-    radius: tuple[float, float] | None = None,
-    margin: float | None = None,
-    min_visible: int | None = None,
-    jobs: int | None = None,
-) -> None:
-    """Make a set of scenes from nothing: CLEVR-like or flat, any number of objects, with masks and properties.
-
-    Args:
-        out: where the set is built; the same command continues an interrupted one
-        num: how many scenes
-        objects: FEWEST:MOST in a scene, every number between them equally likely; or one number
-        size: side of the picture in pixels
-        seed: scenes of different seeds have nothing in common
-        style: clevr (ray-traced solids) or flat (discs, squares and triangles on a plain background)
-        shapes: the only ones used; unless given, all of the style
-        materials: the only ones used; unless given, rubber and metal, or only solid of flat's solid and outlined
-        colors: the only ones used; unless given, all of the style
-        radius: of small and large solids (0.35 0.7), or least and largest share of the side of flat shapes (0.14 0.2)
-        margin: least gap between two objects as a share of the sum of their radii; negative lets flat ones overlap
-        min_visible: pixels that each object shows
-        jobs: processes; unless given, one a core
-    """
-    from slotnorm.data.generator import SceneSpec, build
-
-    counts = _inclusive(objects, "objects")
-    spec = SceneSpec(counts, size, seed, style, shapes, materials, colors, radius, margin, min_visible)
-    print(f"{len(build(spec, num, out, jobs))} scenes in {out}")
-
-
-def _inclusive(text: str, what: str) -> tuple[int, int]:
-    """`3:6` or `5` as (first, last), both included."""
-    match = re.fullmatch(r"(\d{1,9})(?::(\d{1,9}))?", text)
-    if match is None:
-        raise UserError(f"{what} {text!r} is not a range: write FIRST:LAST, as 3:6, or one number")
-    return int(match[1]), int(match[2] or match[1])
 
 
 def experiments() -> None:
@@ -205,8 +127,8 @@ def evaluate(
     from slotnorm.run_rows import describe, plan, read_binding
 
     allocator.keep_freed_memory()
-    first, last = _inclusive(slots, "slots")
-    counts = None if objects is None else _inclusive(objects, "objects")
+    first, last = inclusive(slots, "slots")
+    counts = None if objects is None else inclusive(objects, "objects")
     jobs = plan(
         runs, dataset, slots=range(first, last + 1), objects=counts, scenes=scenes, data=data, unfinished=unfinished,
         batch_size=batch_size,
@@ -275,7 +197,7 @@ def reproduce(
     from slotnorm.reproduction import Reproduction, reproduce
 
     allocator.keep_freed_memory()
-    span = None if slots is None else _inclusive(slots, "slots")
+    span = None if slots is None else inclusive(slots, "slots")
     numbers = None if span is None else range(span[0], span[1] + 1)
     out = Path(f"reproduce-{name}") if out is None else out
     made = reproduce(Reproduction(name, out, norms, seeds, steps, scenes, numbers, jobs, data))
@@ -323,10 +245,13 @@ def demo(
         open_: show the page in a browser
         scenes: how many new scenes of each test set are looked at
     """
+    import torch
+
     from slotnorm import allocator
     from slotnorm.demo import open_page, prepare, run_demo, show_demo, write_demo_page
 
     allocator.keep_freed_memory()
+    torch.set_num_threads(1)  # on pictures this small a second thread waits more than it works
     prepare(out)
     found = run_demo(scenes)
     show_demo(found)
@@ -347,12 +272,7 @@ VERBS: dict[str, Any] = {
     "segment": segment,
     "demo": demo,
     "reproduce": reproduce,
-    "data": {
-        "generate": data_generate,
-        "folder": data_folder,
-        "check": data_check,
-        **DATA_VERBS,
-    },
+    "data": DATA_VERBS,
 }
 
 

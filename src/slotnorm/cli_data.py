@@ -1,5 +1,6 @@
-"""The verbs that get the published datasets: `slotnorm data clevr | movi | features | download`."""
+"""The verbs that make, convert or verify a dataset: `slotnorm data ...`."""
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -12,6 +13,72 @@ if TYPE_CHECKING:
 
 Source = Annotated[Path, tyro.conf.arg(name="from")]  # `from` is a word of Python
 Protocol = Literal["paper", "authors"]
+
+
+def generate(
+    out: Path,
+    num: int,
+    objects: str = "3:6",
+    size: int = 64,
+    seed: int = 0,
+    style: str = "clevr",
+    shapes: tuple[str, ...] | None = None,
+    materials: tuple[str, ...] | None = None,
+    colors: tuple[str, ...] | None = None,
+    radius: tuple[float, float] | None = None,
+    margin: float | None = None,
+    min_visible: int | None = None,
+    jobs: int | None = None,
+) -> None:
+    """Make a set of scenes from nothing: CLEVR-like or flat, any number of objects, with masks and properties.
+
+    Args:
+        out: where the set is built; the same command continues an interrupted one
+        num: how many scenes
+        objects: FEWEST:MOST in a scene, every number between them equally likely; or one number
+        size: side of the picture in pixels
+        seed: scenes of different seeds have nothing in common
+        style: clevr (ray-traced solids) or flat (discs, squares and triangles on a plain background)
+        shapes: the only ones used; unless given, all of the style
+        materials: the only ones used; unless given, rubber and metal, or only solid of flat's solid and outlined
+        colors: the only ones used; unless given, all of the style
+        radius: of small and large solids (0.35 0.7), or least and largest share of the side of flat shapes (0.14 0.2)
+        margin: least gap between two objects as a share of the sum of their radii; negative lets flat ones overlap
+        min_visible: pixels that each object shows
+        jobs: processes; unless given, one a core
+    """
+    from slotnorm.data.generator import SceneSpec, build
+
+    counts = inclusive(objects, "objects")
+    spec = SceneSpec(counts, size, seed, style, shapes, materials, colors, radius, margin, min_visible)
+    print(f"{len(build(spec, num, out, jobs))} scenes in {out}")
+
+
+def folder(source: Source, out: Path, size: int | None = None, crop: str = "none") -> None:
+    """Convert a folder of your own images (with masks and properties, if any) into a set of scenes.
+
+    Args:
+        source: the folder: images/NAME.png or .jpg, and if you have them masks/NAME.png and properties.json
+        out: where the set is built; the same command continues an interrupted one
+        size: scale to size x size pixels; needed unless all images have one size
+        crop: none, center (the largest centred square) or top:left:height:width in pixels, before scaling
+    """
+    from slotnorm.data.folder import convert
+
+    print(f"{len(convert(source, out, size, crop))} scenes in {out}")
+
+
+def check(directory: tyro.conf.Positional[Path], sheet: Path | None = None, num: int = 32) -> None:
+    """Verify every file of a set of scenes, describe it in a table, and draw a contact sheet with masks.
+
+    Args:
+        directory: the set's folder
+        sheet: where the contact sheet goes (default: contact-sheet.png in the set's folder)
+        num: how many scenes it shows
+    """
+    from slotnorm.data import check
+
+    print(check.check(directory, sheet, num))
 
 
 def clevr(
@@ -156,4 +223,20 @@ def _slotnorm_model(backbone: str, weights: str | None) -> Any:
     return load(backbone)
 
 
-DATA_VERBS: dict[str, Any] = {"clevr": clevr, "movi": movi, "features": features, "download": download}
+def inclusive(text: str, what: str) -> tuple[int, int]:
+    """`3:6` or `5` as (first, last), both included."""
+    match = re.fullmatch(r"(\d{1,9})(?::(\d{1,9}))?", text)
+    if match is None:
+        raise UserError(f"{what} {text!r} is not a range: write FIRST:LAST, as 3:6, or one number")
+    return int(match[1]), int(match[2] or match[1])
+
+
+DATA_VERBS: dict[str, Any] = {
+    "generate": generate,
+    "folder": folder,
+    "check": check,
+    "clevr": clevr,
+    "movi": movi,
+    "features": features,
+    "download": download,
+}
