@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from made_up_page import NASTY, SLOTS, made_up_examples, made_up_report, renamed
+from slotnorm.diagnosis import OCCUPIED
 from slotnorm.errors import UserError
 from slotnorm.experiments import MAIN
 from slotnorm.report.appearance import looks
 from slotnorm.report.contents import compose
+from slotnorm.report.diagnostics import Diagnostics
 from slotnorm.report.markup import element, embedded
 from slotnorm.report.page import LARGEST, render
 from slotnorm.report.panels import ticks_between
@@ -280,6 +282,18 @@ def test_a_curve_is_drawn_where_its_values_are(report, page):
     assert grid == sorted(grid, reverse=True)
 
 
+def test_diagnostics_are_drawn_where_they_were_measured(report):
+    curves = report.sections[0].both.figures[0].rows[0][0].curves
+    measured = {"occupied": curves, "update_norm_ratio": {}}
+    found = Diagnostics("toy", "toy4", 5, measured, {}, {}, {}, dict.fromkeys(MAIN, "3 runs"))
+    sections = (dataclasses.replace(report.sections[0], diagnostics=found, illustration=None),)
+    parsed = Parsed(render(dataclasses.replace(report, sections=sections)))
+    assert "Inside the models" in parsed.inside["summary"]
+    titles = [title for title in parsed.inside["h4"] if title.startswith("Slots that hold")]
+    assert titles == [f"Slots that hold {OCCUPIED:.0%} of the tokens or more, on toy4"]
+    assert "Inside the models" not in Parsed(render(report)).inside["summary"]
+
+
 @pytest.mark.parametrize(
     ("low", "high"), [(0, 1), (0.913, 0.961), (-0.2, 1.04), (0.0021, 0.0046), (3, 3000), (0, 1e-7)]
 )
@@ -350,3 +364,10 @@ def test_large_pictures_fit():
 
 def test_the_same_report_gives_the_same_bytes(report, html):
     assert render(report, lead="A sentence.") == html
+
+
+def test_a_study_whose_every_run_failed_is_still_shown():
+    everyone = [(norm, seed) for norm in ("weighted_mean", "batch_norm") for seed in (1, 2, 3)]
+    parsed = Parsed(render(made_up_report(failed=everyone, norms=("weighted_mean", "batch_norm"), scenes=1)))
+    assert any("Leave out failed runs (6 of 6" in text for text in parsed.texts)
+    assert len(parsed.all("div", class_="kept")) == 2

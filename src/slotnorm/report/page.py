@@ -11,6 +11,7 @@ from importlib import resources
 from typing import Any
 
 from slotnorm import __version__
+from slotnorm.diagnosis import OCCUPIED
 from slotnorm.errors import UserError
 from slotnorm.report.appearance import looks
 from slotnorm.report.contents import Report, SectionContents
@@ -27,7 +28,10 @@ LARGEST = 8_000_000  # bytes
 TITLE = "Slot Attention with more slots than in training"
 _MARKUP_OF_A_SCENE = 400  # bytes around its thumbnail, at most
 _MARKUP_OF_A_SLIDER = 20_000
-_INSIDE = {"update_norm_ratio": "Length of the update codes, 1 at the training K", "occupied": "Slots in use"}
+_INSIDE = {
+    "update_norm_ratio": "Length of the update codes, 1 at the training K",
+    "occupied": f"Slots that hold {OCCUPIED:.0%} of the tokens or more",
+}
 _SCORES = ("f_ari", "ari", "l2")  # beside the slider
 
 
