@@ -1,4 +1,4 @@
-"""The page in a real Chromium, opened from disk: `python -m pytest -m browser -n 0`; docs/page.md says what it needs."""
+"""The page in a real Chromium, opened from disk: `python -m pytest -m browser -n 0` (see docs/page.md)."""
 
 import json
 import shutil
