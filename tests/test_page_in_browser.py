@@ -138,6 +138,18 @@ def test_pointing_at_a_curve_reads_out_its_values(page):
     expected = [f"{panel['name']} {panel['points'][middle]}"]
     expected += [f"{curve['label']} {curve['values'][middle]}" for curve in panel["curves"]]
     assert readout.text.splitlines() == expected
+    for height in (400, 1400):  # wherever the window ends, all of it can be read, and it hides no curve
+        metrics = {"width": 1280, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+        page.execute_script("arguments[0].scrollIntoView({block: 'end', behavior: 'instant'})", plot)
+        ActionChains(page).move_to_element_with_offset(plot, 40, 0).perform()
+        box, drawn = (
+            page.execute_script("return arguments[0].getBoundingClientRect().toJSON()", e) for e in (readout, plot)
+        )
+        assert box["top"] >= 0
+        assert box["bottom"] <= height
+        inside = (drawn["top"] + 0.1 * drawn["height"], drawn["top"] + 0.85 * drawn["height"])
+        assert box["bottom"] <= inside[0] or box["top"] >= inside[1]
     ActionChains(page).move_to_element(page.find_element(By.CSS_SELECTOR, "h1")).perform()
     assert not readout.is_displayed()
 

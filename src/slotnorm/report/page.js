@@ -25,7 +25,9 @@ for (const plot of document.querySelectorAll("svg.plot")) {
     });
     readout.replaceChildren(head, ...lines);
     readout.hidden = false;
-    readout.classList.toggle("left", place > panel.width / 2);
+    // below the panel, where it hides no curve; above it where the window ends
+    const below = plot.getBoundingClientRect().bottom + readout.offsetHeight;
+    readout.classList.toggle("above", below > window.innerHeight);
   };
   const hide = () => {
     current = -1;
