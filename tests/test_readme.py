@@ -23,8 +23,6 @@ BEFORE: dict[str, list[str]] = {
     "eval": ["train", "toy", *SHORT["train toy"]],
     "segment": ["train", "toy", *SHORT["train toy"]],
 }
-# commands that need what a test cannot have: the real data sets, a GPU cluster, the network, a long time
-NOT_HERE: tuple[str, ...] = ()
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -61,7 +59,7 @@ def commands() -> list[str]:
     return list(dict.fromkeys(line for line in found if line.startswith("slotnorm ")))
 
 
-@pytest.mark.parametrize("command", [command for command in commands() if not command.startswith(NOT_HERE or ("\0",))])
+@pytest.mark.parametrize("command", commands())
 def test_commands_run(command, tmp_path):
     words = shlex.split(command)[1:]
     extra = next((flags for start, flags in SHORT.items() if " ".join(words).startswith(start)), [])
