@@ -130,7 +130,8 @@ def test_a_set_in_a_folder_that_cannot_be_written_says_so(directory, tmp_path):
 
 def test_the_commands_of_the_page_run(tmp_path, monkeypatch, capsys):
     page = (Path(__file__).parents[1] / "docs" / "data.md").read_text()
-    commands = [shlex.split(line[2:]) for line in page.splitlines() if line.startswith("$ slotnorm ")]
+    verbs = ("$ slotnorm data folder", "$ slotnorm data check")
+    commands = [shlex.split(line[2:]) for line in page.splitlines() if line.startswith(verbs)]
     assert len(commands) == 2
     (tmp_path / "photos" / "images").mkdir(parents=True)
     Image.new("RGB", (90, 70)).save(tmp_path / "photos" / "images" / "a.png")
