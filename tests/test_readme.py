@@ -17,6 +17,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 SHORT: dict[str, list[str]] = {
     "train toy": ["--recipe.steps", "3", "--recipe.validation-scenes", "8"],
     "eval": ["--scenes", "8"],
+    "demo": ["--scenes", "8"],
 }
 # what a command of the pages needs to be there, by its verb, or a page's Python by its name
 _TRAIN = ["train", "toy", "--norm", "batch_norm", *SHORT["train toy"]]
