@@ -15,7 +15,8 @@ HEAD = """# The house
 
 Made from the modules' own first lines by `python docs/make_architecture.py`.
 
-Data flows down this page, and a module imports only from rooms above its own or from its own room; a test reads the imports.
+Data flows down this page, and a module imports only from rooms above its own or from its own room; a test reads the
+imports.
 `normalization.py` and `slot_attention.py` need torch alone. Start with those two.
 """
 

@@ -5,7 +5,7 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-# public name -> the module that holds it; nothing is imported before it is asked for, so that `--help` never waits for torch
+# public name -> the module that holds it; nothing is imported before it is asked for: `--help` never waits for torch
 _HOME = {
     "SlotAttention": "slotnorm.slot_attention",
     "Aggregate": "slotnorm.normalization",
@@ -27,7 +27,7 @@ _HOME = {
 }
 _MODULES = ("data", "models", "theory")
 
-__all__ = ["__version__", *_HOME, *_MODULES]  # noqa: PLE0604
+__all__ = ["__version__", *_HOME, *_MODULES]
 
 
 def __getattr__(name: str) -> Any:

@@ -57,7 +57,9 @@ def replacing(path: Path) -> Iterator[Path]:
         sync_folder(path.parent)
     except OSError as error:
         temporary.unlink(missing_ok=True)
-        raise UserError(f"cannot write {path}: {error.strerror or error}; free some space or choose another folder") from error
+        raise UserError(
+            f"cannot write {path}: {error.strerror or error}; free some space or choose another folder"
+        ) from error
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
@@ -70,15 +72,17 @@ def write(path: Path, content: bytes) -> str:
         temporary.write_bytes(content)
         sync_file(temporary)
         if (actual := sha256(temporary)) != expected:
-            raise DamagedFile(f"{path} reads back as {actual[:12]}, not as written {expected[:12]}: the disk is failing")
+            raise DamagedFile(
+                f"{path} reads back as {actual[:12]}, not as written {expected[:12]}: the disk is failing"
+            )
     return expected
 
 
 class Lock:
     """The right to write `folder`: held from construction until `release`, or until this process dies.
 
-    The lock is the kernel's, on a file that says who holds it, so that a file left behind by a dead process locks nothing;
-    `left_by` says who died, or is empty. `with Lock(folder) as lock:` releases it at the end.
+    The lock is the kernel's, on a file that says who holds it, so that a file left behind by a dead process locks
+    nothing; `left_by` says who died, or is empty. `with Lock(folder) as lock:` releases it at the end.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -112,7 +116,9 @@ class Lock:
     def __enter__(self) -> "Lock":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.release()
 
     def release(self) -> None:
