@@ -23,6 +23,7 @@ from slotnorm import files
 from slotnorm.data import manifest as layout
 from slotnorm.data.manifest import HEADER, MANIFEST, STATE, Field, checksum
 from slotnorm.data.scenes import Scenes
+from slotnorm.documents import canonical
 from slotnorm.errors import DamagedFile, NonFinite, UserError
 from slotnorm.progress import Progress
 
@@ -74,7 +75,7 @@ class Builder:
             "fields": {field.name: [field.shape, field.dtype] for field in self._fields},
             "num": num, "provenance": provenance or {}, "protocol": protocol, "properties": properties or {},
         }  # fmt: skip
-        self._request: dict[str, Any] = json.loads(layout.canonical(request))  # as it will compare with what is read
+        self._request: dict[str, Any] = json.loads(canonical(request))  # as it will compare with what is read
         self._descriptors: dict[str, int] = {}
         self._lock: files.Lock | None = None
         self._flushed = time.monotonic()

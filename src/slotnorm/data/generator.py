@@ -6,7 +6,6 @@ The styles are `solids.py` (ray-traced, CLEVR-like) and `flat.py`; `placement.py
 
 import dataclasses
 import functools
-import hashlib
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -21,9 +20,10 @@ from slotnorm.data import flat, solids
 from slotnorm.data.builder import Builder
 from slotnorm.data.cache import cache_folder
 from slotnorm.data.conversion import in_processes
-from slotnorm.data.manifest import MANIFEST, canonical
+from slotnorm.data.manifest import MANIFEST
 from slotnorm.data.placement import ARRANGEMENTS, Drawing, Request, Style
 from slotnorm.data.scenes import Scenes
+from slotnorm.documents import digest
 from slotnorm.errors import Locked, UserError, nearest
 from slotnorm.progress import Progress
 
@@ -108,7 +108,7 @@ class SceneSpec:
 
     def hash(self) -> str:
         """16 hexadecimal digits, the same for the same scenes in every process."""
-        return hashlib.sha256(canonical(self.provenance())).hexdigest()[:16]
+        return digest(self.provenance())[:16]
 
 
 def _refuse_unknown(what: str, names: Sequence[str] | None, known: Sequence[str]) -> None:

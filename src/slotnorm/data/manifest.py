@@ -5,7 +5,6 @@ scenes is still open. Rows are grouped into blocks of about a mebibyte, each wit
 within 32 neighbouring bits and so any single byte.
 """
 
-import hashlib
 import json
 import math
 import re
@@ -18,6 +17,7 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
+from slotnorm.documents import digest
 from slotnorm.errors import DamagedFile, UserError
 
 FORMAT = "slotnorm scenes 1"
@@ -112,14 +112,9 @@ def unpack(text: str) -> NDArray[np.uint32]:
     return np.frombuffer(bytes.fromhex(text), dtype=">u4").astype(np.uint32)
 
 
-def canonical(value: Any) -> bytes:
-    """The one JSON text of a value: what hashes are taken over."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
-
-
 def seal(manifest: Mapping[str, Any]) -> bytes:
     """Readable JSON with its own SHA-256 as last entry."""
-    sealed = {**manifest, "checksum": hashlib.sha256(canonical(manifest)).hexdigest()}
+    sealed = {**manifest, "checksum": digest(manifest)}
     return json.dumps(sealed, indent=1, allow_nan=False).encode() + b"\n"
 
 
@@ -129,7 +124,7 @@ def is_sealed(content: Any) -> bool:
         return False
     body = {key: value for key, value in content.items() if key != "checksum"}
     try:
-        return hashlib.sha256(canonical(body)).hexdigest() == content.get("checksum")
+        return digest(body) == content.get("checksum")
     except (ValueError, RecursionError):  # e.g. 1e999, which JSON reads as infinity: nothing we wrote
         return False
 

@@ -4,7 +4,6 @@ Such a set is a folder with the network's weights (`backbone.safetensors`) and a
 images. `Scenes.open` opens it like any other, so training and evaluation need not know.
 """
 
-import hashlib
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,9 +15,10 @@ from safetensors.torch import save_file
 from slotnorm import files
 from slotnorm.data.backbones import FrozenBackbone, timm_backbone
 from slotnorm.data.features import default_folder
-from slotnorm.data.manifest import MANIFEST, Field, canonical, is_sealed, load_json, seal
+from slotnorm.data.manifest import MANIFEST, Field, is_sealed, load_json, seal
 from slotnorm.data.resize import resize
 from slotnorm.data.scenes import BACKBONE, Column, Scenes
+from slotnorm.documents import canonical, digest
 from slotnorm.errors import DamagedFile, NonFinite, UserError
 
 _FORMAT = "slotnorm features on the fly 1"
@@ -41,7 +41,7 @@ def on_the_fly(scenes: Scenes, backbone: FrozenBackbone, sha256: str | None = No
         "file": BACKBONE,
         "shape": [scenes.manifest["scenes"], backbone.tokens, backbone.features],
         "dtype": "float16",
-        "sha256": sha256 or hashlib.sha256(canonical(backbone.provenance)).hexdigest(),
+        "sha256": sha256 or digest(backbone.provenance),
     }
     manifest = {**scenes.manifest, "files": {**scenes.manifest["files"], "features": entry}}
     return Scenes(scenes.directory, manifest, computed, scenes.index)
