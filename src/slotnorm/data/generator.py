@@ -58,6 +58,8 @@ class SceneSpec:
     """Least gap between two objects as a share of the sum of their radii; negative lets flat ones overlap."""
     min_visible: int | None = None
     """Pixels of each object that nothing hides."""
+    sharp: bool = False
+    """flat: a pixel has the colour of what its centre shows, instead of a mean along edges."""
 
     def __post_init__(self) -> None:
         if self.style not in STYLES:
@@ -79,6 +81,8 @@ class SceneSpec:
             raise UserError(f"margin {self.margin} is not possible: {style.name} takes {style.least_margin} to 10")
         if self.min_visible is not None and self.min_visible < 1:
             raise UserError(f"min_visible {self.min_visible} is not possible: objects show at least 1 pixel")
+        if self.sharp and not style.can_be_sharp:
+            raise UserError(f"{style.name} scenes cannot be sharp: their light needs all samples; ask for style flat")
 
     def request(self) -> Request:
         """What each scene must satisfy, with the style's defaults filled in."""
@@ -92,6 +96,7 @@ class SceneSpec:
             radius=radius,
             margin=style.margin if self.margin is None else self.margin,
             min_visible=self.min_visible or style.usual_visible(self.size, radius),
+            sharp=self.sharp,
         )
 
     def provenance(self) -> dict[str, Any]:
@@ -104,6 +109,7 @@ class SceneSpec:
             "materials": [style.materials[code - 1] for code in request.materials],
             "colors": [style.colors[code - 1] for code in request.colors],
             "radius": list(request.radius), "margin": request.margin, "min_visible": request.min_visible,
+            "sharp": request.sharp,
         }  # fmt: skip
 
     def hash(self) -> str:

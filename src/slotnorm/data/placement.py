@@ -1,7 +1,8 @@
 """Where objects may stand: apart from each other, inside the picture, each visible; drawn by bounded rejection.
 
 Both styles share this. A style turns one placed object into a `Layer`, its depth at five samples in each pixel of
-its bounding box. Sample `CENTRE` is the pixel's centre: labels are taken there, images from the mean of all five.
+its bounding box. Sample `CENTRE` is the pixel's centre: labels are taken there, images from the mean of all five
+(sharp ones from the centre too).
 Everything is computed scene by scene, so no number can depend on which scenes are made together.
 """
 
@@ -38,6 +39,7 @@ class Request:
     radius: tuple[float, float]
     margin: float
     min_visible: int
+    sharp: bool
 
 
 @dataclass
@@ -84,6 +86,7 @@ class Style:
     usual_radius: Callable[[int], tuple[float, float]]  # of the largest object count
     usual_visible: Callable[[int, tuple[float, float]], int]  # of size and radius
     most_visible: Callable[[int, tuple[float, float]], float]  # the pixels that its smallest object can fill
+    can_be_sharp: bool
     draw: Callable[[Request, np.random.Generator, int], "Drawing | None"]
 
 

@@ -82,6 +82,7 @@ def scene_spec(scenes: GeneratedScenes, split: str, objects: tuple[int, int]) ->
         materials=scenes.materials,
         radius=scenes.radius,
         min_visible=scenes.min_visible,
+        sharp=scenes.sharp,
     )
 
 
