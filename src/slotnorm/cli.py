@@ -100,7 +100,7 @@ def _layer_of(path: Path) -> "SlotAttention":
 def evaluate(
     runs: tyro.conf.Positional[tuple[Path, ...]],
     dataset: str | None = None,
-    slots: str = "3:24",
+    slots: str | None = None,
     objects: str | None = None,
     scenes: int | None = None,
     data: Path | None = None,
@@ -114,7 +114,7 @@ def evaluate(
         runs: folders of runs, or folders that hold them
         dataset: a test set (clevr6, clevr10, movi-d, toy, ...) or a dataset (clevr: its widest set); unless given, the
             test sets of each run's experiment
-        slots: FIRST:LAST, both included, or one number
+        slots: FIRST:LAST, both included, or one number (default: the experiment's, 3:24; toy 2:16)
         objects: FEWEST:MOST objects in a scene
         scenes: how many are scored (default: the experiment's, 1280; toy 320)
         data: folder of the built set, or of its splits, when it is not in the cache
@@ -127,10 +127,9 @@ def evaluate(
     from slotnorm.run_rows import describe, plan, read_binding
 
     allocator.keep_freed_memory()
-    first, last = inclusive(slots, "slots")
     counts = None if objects is None else inclusive(objects, "objects")
     jobs = plan(
-        runs, dataset, slots=range(first, last + 1), objects=counts, scenes=scenes, data=data, unfinished=unfinished,
+        runs, dataset, slots=_numbers(slots), objects=counts, scenes=scenes, data=data, unfinished=unfinished,
         batch_size=batch_size,
     )  # fmt: skip
     found = []
@@ -197,13 +196,18 @@ def reproduce(
     from slotnorm.reproduction import Reproduction, reproduce
 
     allocator.keep_freed_memory()
-    span = None if slots is None else inclusive(slots, "slots")
-    numbers = None if span is None else range(span[0], span[1] + 1)
     out = Path(f"reproduce-{name}") if out is None else out
-    made = reproduce(Reproduction(name, out, norms, seeds, steps, scenes, numbers, jobs, data))
+    made = reproduce(Reproduction(name, out, norms, seeds, steps, scenes, _numbers(slots), jobs, data))
     claims = ", ".join(f"{count} {verdict}" for verdict, count in counted(made.outcomes).items() if count)
     print(f"{len(made.runs)} runs in {len(made.sections)} sections; claims: {claims}")
     print(f"report: {out / 'report' / 'report.md'}")
+
+
+def _numbers(slots: str | None) -> range | None:
+    if slots is None:
+        return None
+    first, last = inclusive(slots, "slots")
+    return range(first, last + 1)
 
 
 def segment(

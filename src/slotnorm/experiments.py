@@ -45,6 +45,8 @@ class Study:
     beside: str | None = None
     """The study whose runs are shown in the same figures."""
     test_scenes: int = 1280
+    test_slots: tuple[int, int] = (3, 24)
+    """Fewest and most slots that it is evaluated with."""
 
     @property
     def name(self) -> str:
@@ -132,6 +134,7 @@ _CLEVR_TESTS = _tests("clevr", _FEW, _MANY)
 _MOVI_SET = "movi-c-features"
 _MOVI_TESTS = (EvaluationSet("movi-c6", _MOVI_SET, _FEW), EvaluationSet("movi-c10", _MOVI_SET, _MANY))
 _TOY_FEW, _TOY_MANY = _TOY_SCENES.objects, _TOY_SCENES.test_objects
+_TOY_TESTED: dict[str, Any] = {"test_scenes": 320, "test_slots": (2, 16)}
 
 _FIVE, _THREE = (1, 2, 3, 4, 5), (1, 2, 3)
 
@@ -154,20 +157,20 @@ _PAPER = (
 _SMALL_ONES = (
     Study(
         _generated("toy", "toy", _TOY_SCENES, 5, _TOY),
-        "as Fig. 1: 16x16 discs", _FIVE, 0.07, _MEASURED, _tests("toy", _TOY_FEW, _TOY_MANY), test_scenes=320,
+        "as Fig. 1: 16x16 discs", _FIVE, 0.07, _MEASURED, _tests("toy", _TOY_FEW, _TOY_MANY), **_TOY_TESTED,
     ),
     Study(
         _generated("toy-properties", "toy-properties", _TOY_PROPERTIES_SCENES, 5, _TOY_PROPERTIES),
-        "as Fig. 12, 13", _THREE, 0.13, _SCALED, _tests("toy-properties", _TOY_FEW, _TOY_MANY), test_scenes=320,
+        "as Fig. 12, 13", _THREE, 0.13, _SCALED, _tests("toy-properties", _TOY_FEW, _TOY_MANY), **_TOY_TESTED,
     ),
     Study(
         _generated("toy-ablation", "toy-properties", _TOY_PROPERTIES_SCENES, 5, _TOY_PROPERTIES, ABLATED[0]),
         "as Fig. 14, 15", _THREE, 0.13, _SCALED, _tests("toy-properties", _TOY_FEW, _TOY_MANY), ABLATED,
-        beside="toy-properties", test_scenes=320,
+        beside="toy-properties", **_TOY_TESTED,
     ),
     Study(
         Experiment("toy-features", "toy-features", 5, _TOY_FEATURES, 4),
-        "as Fig. 4", _THREE, 0.13, _SCALED, _tests("toy-features", _TOY_FEW, _TOY_MANY), test_scenes=320,
+        "as Fig. 4", _THREE, 0.13, _SCALED, _tests("toy-features", _TOY_FEW, _TOY_MANY), **_TOY_TESTED,
     ),
     Study(
         _generated("small-6-7", "small", _SMALL_SCENES, 7, _SMALL),

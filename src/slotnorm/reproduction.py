@@ -9,7 +9,6 @@ from slotnorm import experiments
 from slotnorm.commands import Training
 from slotnorm.config import Experiment
 from slotnorm.errors import UserError
-from slotnorm.evaluation import SLOTS
 from slotnorm.report.contents import Report
 from slotnorm.report.writing import write_report
 from slotnorm.run_rows import plan as plan_evaluation
@@ -68,7 +67,7 @@ def reproduce(asked: Reproduction) -> Report:
     require_success(jobs)
     paths = [job.path for job in jobs]
     transfer = experiments.transfers().get(asked.name)
-    slots = asked.slots or (SLOTS if transfer is None else [transfer.slots])
+    slots = asked.slots if asked.slots or transfer is None else [transfer.slots]
     dataset = None if transfer is None else transfer.test.name
     for evaluation in plan_evaluation(paths, dataset, slots=slots, scenes=asked.scenes, data=asked.data):
         evaluation.evaluate()

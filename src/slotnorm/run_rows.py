@@ -166,7 +166,7 @@ def plan(
     paths: Iterable[str | Path],
     dataset: str | None = None,
     *,
-    slots: Iterable[int] = SLOTS,
+    slots: Iterable[int] | None = None,
     objects: tuple[int, int] | None = None,
     scenes: int | None = None,
     data: str | Path | None = None,
@@ -176,13 +176,15 @@ def plan(
     """What to evaluate: the runs at `paths` (each a run or a folder of runs) on a set; nothing is computed yet.
 
     `dataset` None is the test sets of the run's study; else a set's name (clevr6), or a dataset's (clevr: its widest
-    set); with `data`, a folder, any name will do. `objects` (fewest, most) filters. `scenes` is how many are scored;
-    None is the study's number. Runs that are still training are left out, unless `unfinished`.
+    set); with `data`, a folder, any name will do. `objects` (fewest, most) filters. `scenes` is how many are scored
+    and `slots` the numbers of slots; None is what the study says. Runs that are still training are left out,
+    unless `unfinished`.
     """
-    numbers = tuple(slots)
+    asked = None if slots is None else tuple(slots)
     runs = _finished_runs(find(paths), unfinished)
     jobs = []
     for run in runs:
+        numbers = _slots(run) if asked is None else asked
         for test in _tests(run, dataset, objects, data):
             job = Job(run, test, _open_scenes(run, test, objects, scenes, data), numbers, batch_size)
             job.ask()  # refuses what cannot be, before hours are spent
@@ -297,6 +299,11 @@ def _study_of(run: Run) -> Study | None:
     """The run's study; for an experiment with a name of its own, the first that learns from the same dataset."""
     alike = [study for study in studies().values() if study.experiment.dataset == run.experiment.dataset]
     return studies().get(run.experiment.name) or next(iter(alike), None)
+
+
+def _slots(run: Run) -> tuple[int, ...]:
+    planned = _study_of(run)
+    return tuple(range(planned.test_slots[0], planned.test_slots[1] + 1) if planned else SLOTS)
 
 
 def _open_scenes(
