@@ -25,7 +25,6 @@ SPECS = {
         (2, 4), 16, style="flat", shapes=("disc",), materials=("solid",), radius=(0.14, 0.2), min_visible=6
     ),
     "flat": SceneSpec((3, 8), 64, seed=5, style="flat", materials=("solid", "outlined")),
-    "sharp discs": SceneSpec((2, 4), 16, style="flat", shapes=("disc",), sharp=True),
     "flat and crowded": SceneSpec((20, 25), 64, style="flat"),
 }
 every_spec = pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS.keys())
@@ -230,17 +229,6 @@ def test_objects_cast_shadows_on_the_ground():
         assert (grey < 0.75 * usual[rows]).sum() > 40
 
 
-def test_a_sharp_pixel_has_the_colour_of_the_object_it_belongs_to():
-    smooth = SceneSpec((2, 4), 16, style="flat")
-    mixed, sharp = render(smooth, range(24)), render(dataclasses.replace(smooth, sharp=True), range(24))
-    palette = np.array([flat.BACKGROUND, *flat.COLORS.values()])
-    colors = np.concatenate([np.zeros((24, 1), np.uint8), sharp["color"]], axis=1)
-    seen = palette[np.take_along_axis(colors, sharp["labels"].reshape(24, -1), axis=1)]
-    np.testing.assert_array_equal(sharp["images"].reshape(24, -1, 3), seen)
-    assert (mixed["images"] != sharp["images"]).any()  # along edges, and nothing else differs
-    assert_same({**mixed, "images": sharp["images"]}, sharp)
-
-
 def assert_same(left: dict[str, np.ndarray], right: dict[str, np.ndarray]) -> None:
     assert left.keys() == right.keys()
     for name in left:
@@ -280,8 +268,6 @@ def test_the_hash_names_the_scenes_and_not_how_they_are_written_down():
         {"objects": (3, 7)}, {"size": 48}, {"seed": 2}, {"style": "flat"}, {"shapes": ("cube",)},
         {"radius": (0.3, 0.6)}, {"materials": ("metal",)}, {"colors": ("red",)}, {"margin": 0.3}, {"min_visible": 3},
     ]  # fmt: skip
-    flat = SceneSpec(style="flat")
-    assert flat.hash() != dataclasses.replace(flat, sharp=True).hash()
     assert len({plain.hash(), *(dataclasses.replace(plain, **change).hash() for change in changes)}) == 1 + len(changes)
     command = "from slotnorm.data.generator import SceneSpec; print(SceneSpec((3, 6), 64, seed=1).hash())"
     found = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True)
@@ -311,7 +297,6 @@ def test_the_hash_changes_with_the_version(monkeypatch):
         ({"margin": -0.1}, "clevr takes 0.0 to 10"),
         ({"margin": math.nan}, "margin nan is not possible"),
         ({"min_visible": 0}, "at least 1 pixel"),
-        ({"sharp": True}, "clevr scenes cannot be sharp"),
     ],
 )
 def test_a_spec_that_cannot_be_is_refused_in_one_sentence(fields, sentence):

@@ -28,7 +28,6 @@ def generate(
     radius: tuple[float, float] | None = None,
     margin: float | None = None,
     min_visible: int | None = None,
-    sharp: bool = False,
     jobs: int | None = None,
 ) -> None:
     """Make a set of scenes from nothing: CLEVR-like or flat, any number of objects, with masks and properties.
@@ -46,13 +45,12 @@ def generate(
         radius: of small and large solids (0.35 0.7), or least and largest share of the side of flat shapes (0.14 0.2)
         margin: least gap between two objects as a share of the sum of their radii; negative lets flat ones overlap
         min_visible: pixels that each object shows
-        sharp: flat scenes without mixed colours along edges
         jobs: processes; unless given, one a core
     """
     from slotnorm.data.generator import SceneSpec, build
 
     counts = inclusive(objects, "objects")
-    spec = SceneSpec(counts, size, seed, style, shapes, materials, colors, radius, margin, min_visible, sharp)
+    spec = SceneSpec(counts, size, seed, style, shapes, materials, colors, radius, margin, min_visible)
     print(f"{len(build(spec, num, out, jobs))} scenes in {out}")
 
 

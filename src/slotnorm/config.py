@@ -129,8 +129,6 @@ class GeneratedScenes:
     """Least and largest, the same in training and test; None depends on the number of objects."""
     min_visible: int | None = None
     """Pixels of each object that nothing hides; None is the style's rule."""
-    sharp: bool = False
-    """Flat scenes without mixed colours along edges."""
     num: int = 20_000
     """Training scenes, or steps x batch size if that is less."""
     seed: int = 0

@@ -67,7 +67,7 @@ def draw(request: Request, random: np.random.Generator, count: int) -> Drawing |
     if arranged is None:
         return None
     objects.x, objects.y = arranged.places.T
-    return Drawing(_paint(arranged, objects, request.sharp), arranged.owner[CENTRE], objects)
+    return Drawing(_paint(arranged, objects), arranged.owner[CENTRE], objects)
 
 
 def _draw_objects(request: Request, random: np.random.Generator, count: int) -> Objects:
@@ -107,16 +107,16 @@ def _factor(shape: int, rotation: float, x: Floats, y: Floats) -> Floats:
     return beyond / math.cos(math.pi / sides)
 
 
-def _paint(arranged: Arrangement, objects: Objects, sharp: bool) -> NDArray[np.uint8]:
-    """The image (size, size, 3): the mean of each pixel's samples' colours, or the colour of its centre."""
+def _paint(arranged: Arrangement, objects: Objects) -> NDArray[np.uint8]:
+    """The image (size, size, 3): the mean of its samples' colours."""
     outlined = np.concatenate([[False], objects.material == OUTLINED])
     owner, height = arranged.owner.astype(np.int64), np.where(arranged.owner, arranged.depth, 0)
     dark = outlined[owner] & (height % 1 < _INNER / 2)
     table = np.array([BACKGROUND, *(list(COLORS.values())[color - 1] for color in objects.color)], np.float32)
     table = np.concatenate([table, _INNER_LIGHT * table])
     shades = table[owner + (len(objects) + 1) * dark]
-    seen: Floats = shades[CENTRE] if sharp else np.add.reduce(shades, axis=0) / SAMPLES
-    return np.rint(seen).astype(np.uint8)
+    mean: Floats = np.add.reduce(shades, axis=0) / SAMPLES
+    return np.rint(mean).astype(np.uint8)
 
 
 def _usual_radius(most: int) -> tuple[float, float]:
@@ -144,6 +144,5 @@ STYLE = Style(
     usual_radius=_usual_radius,
     usual_visible=_usual_visible,
     most_visible=lambda size, radius: math.pi * (radius[0] * size + 0.5) ** 2,  # a disc hits fewer pixels' centres
-    can_be_sharp=True,
     draw=draw,
 )

@@ -1,8 +1,7 @@
 """Where objects may stand: apart from each other, inside the picture, each visible; drawn by bounded rejection.
 
 Both styles share this. A style turns one placed object into a `Layer`, its depth at five samples in each pixel of
-its bounding box. Sample `CENTRE` is the pixel's centre: labels are taken there, images from the mean of all five
-(sharp ones from the centre too).
+its bounding box. Sample `CENTRE` is the pixel's centre: labels are taken there, images from the mean of all five.
 Everything is computed scene by scene, so no number can depend on which scenes are made together.
 """
 
@@ -39,7 +38,6 @@ class Request:
     radius: tuple[float, float]
     margin: float
     min_visible: int
-    sharp: bool
 
 
 @dataclass
@@ -86,7 +84,6 @@ class Style:
     usual_radius: Callable[[int], tuple[float, float]]  # of the largest object count
     usual_visible: Callable[[int, tuple[float, float]], int]  # of size and radius
     most_visible: Callable[[int, tuple[float, float]], float]  # the pixels that its smallest object can fill
-    can_be_sharp: bool
     draw: Callable[[Request, np.random.Generator, int], "Drawing | None"]
 
 

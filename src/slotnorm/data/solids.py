@@ -112,6 +112,5 @@ STYLE = Style(
     usual_radius=_usual_radius,
     usual_visible=_usual_visible,
     most_visible=_most_visible,
-    can_be_sharp=False,
     draw=draw,
 )
