@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from slotnorm import files, weights
-from slotnorm.demo import HASHES, bundled_folder
+from slotnorm.bundle import HASHES, bundled_folder
 from slotnorm.runs import Run
 
 

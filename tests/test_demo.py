@@ -13,16 +13,17 @@ import torch
 from rich.console import Console
 
 import tiny
+from slotnorm import bundle as bundle_module
 from slotnorm import demo, experiments, files, weights
 from slotnorm.cli import main
 from slotnorm.config import ImageModel
 from slotnorm.data.generator import build as build_scenes
-from slotnorm.data.sources import scene_spec
 from slotnorm.errors import DamagedFile, UserError
 from slotnorm.evaluation import score
 from slotnorm.models.building import build
 from slotnorm.report.curves import Curve, Panel
 from slotnorm.report.terminal import ASCII, UNICODE, characters, chart, legend, table
+from slotnorm.sources import scene_spec
 from slotnorm.training import train
 
 NORMS = ("weighted_mean", "batch_norm")
@@ -41,7 +42,7 @@ def export(folder, norms=NORMS):
         state = build(experiment).state_dict()
         weights.export(weights.Weights(state, experiment, 0, {}), folder / f"toy-{norm}.safetensors", "# card")
     listed = {path.name: files.sha256(path) for path in folder.iterdir()}
-    (folder / demo.HASHES).write_text(json.dumps(listed))
+    (folder / bundle_module.HASHES).write_text(json.dumps(listed))
     return folder
 
 
@@ -85,7 +86,7 @@ def test_every_number_of_slots_up_to_three_times_the_training_one_is_looked_at(f
 
 
 def test_the_verb_prints_draws_writes_and_needs_no_cache(bundle, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(demo, "bundled_folder", lambda: bundle)
+    monkeypatch.setattr(bundle_module, "bundled_folder", lambda: bundle)
     monkeypatch.setenv("SLOTNORM_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
     monkeypatch.setattr(tempfile, "tempdir", None)
@@ -140,14 +141,14 @@ def test_a_damaged_bundled_file_is_named_with_how_to_reinstall(copy):
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff", b"[" * 100_000])
 def test_a_damaged_list_of_hashes_is_named(copy, content):
-    (copy / demo.HASHES).write_bytes(content)
+    (copy / bundle_module.HASHES).write_bytes(content)
     with pytest.raises(DamagedFile, match=r"hashes.json is damaged .* install slotnorm again"):
-        demo.bundled_files(copy)
+        bundle_module.bundled_files(copy)
 
 
 def test_a_package_without_checkpoints_says_so(tmp_path):
     with pytest.raises(UserError, match="has no bundled checkpoints: .* install slotnorm again"):
-        demo.bundled_files(tmp_path)
+        bundle_module.bundled_files(tmp_path)
 
 
 def test_bad_input_is_one_sentence_before_anything_is_computed(bundle, tmp_path, monkeypatch):
@@ -243,7 +244,7 @@ def test_runs_are_put_into_the_package_by_a_script(tmp_path, monkeypatch):
     run = train(tiny.experiment(steps=2), tmp_path / "runs", data=scenes.directory)
     for half in (False, True):
         put([run.path], tmp_path / "bundled", half)
-        (path,) = demo.bundled_files(tmp_path / "bundled")
+        (path,) = bundle_module.bundled_files(tmp_path / "bundled")
         assert path.name == "toy-weighted_sum.safetensors"
         loaded, whole = weights.load(path).state_dict(), run.model().state_dict()
         for name, tensor in loaded.items():

@@ -18,7 +18,8 @@ from slotnorm.normalization import normalizations
 from slotnorm.schedule import adam_epsilon, learning_rate
 
 PAPER = ["clevr-6-7", "clevr-6-11", "movi-10-11", "movi-6-7", "movi-6-11", "properties", "ablation"]
-SMALL = ["toy", "toy-properties", "toy-ablation", "toy-features", "small-6-7", "small-6-11", "clevr-mini-6-7"]
+SMALL = ["toy", "toy-properties", "toy-ablation", "toy-features-4-5", "toy-features-2-3", "toy-features-2-5",
+         "small-6-7", "small-6-11", "clevr-mini-6-7"]  # fmt: skip
 
 
 def test_the_experiments_of_the_paper_and_the_small_ones_are_there() -> None:

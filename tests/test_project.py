@@ -28,7 +28,7 @@ ROOMS = [
     "slot_attention",
     "theory",
     "models",
-    "segmentation rows weights",
+    "segmentation rows weights bundle sources",
     "decomposing evaluation validation binding diagnosis examples",
     "checkpoints signals runs run_rows",
     "schedule optimizer learner training",

@@ -12,7 +12,6 @@ from slotnorm import cli, models, randomness
 from slotnorm.config import Experiment
 from slotnorm.data import Builder, Scenes
 from slotnorm.data.batches import batches, to_images
-from slotnorm.data.sources import training_scenes, validation_scenes
 from slotnorm.distributed import Ranks
 from slotnorm.errors import UserError
 from slotnorm.learner import Learner
@@ -23,6 +22,7 @@ from slotnorm.optimizer import Adam
 from slotnorm.report.pictures import save_picture, slot_colors, soft_segmentation
 from slotnorm.runs import Run
 from slotnorm.segmentation import comparable_labels
+from slotnorm.sources import training_scenes, validation_scenes
 from slotnorm.targets import property_targets
 from slotnorm.training import train
 from slotnorm.validation import validate
@@ -319,7 +319,6 @@ def test_scenes_without_masks_train_and_have_no_segmentation_scores(tmp_path: Pa
         ("clevr-6-7", "`slotnorm data clevr --from clevr_with_masks_train.tfrecords --protocol paper`"),
         ("movi-6-7", "movi-c/paper/train --backbone vit_base_patch8_224.dino --weights hub`"),
         ("clevr-mini-6-7", "`slotnorm data folder --from clevr-mini/train --size 64 --out "),
-        ("toy-features", "`slotnorm data features --from SCENES --backbone run:RUN --out "),
     ],
 )
 def test_data_that_is_not_there_is_one_sentence_with_the_command_that_makes_it(

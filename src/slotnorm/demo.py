@@ -4,21 +4,19 @@ They are evaluated on scenes that are generated on the spot, in a temporary fold
 """
 
 import dataclasses
-import json
 import tempfile
 import webbrowser
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from slotnorm import files, weights
+from slotnorm.bundle import bundled_files
 from slotnorm.data.generator import build
 from slotnorm.data.scenes import Scenes
-from slotnorm.data.sources import data_fingerprint, scene_spec
 from slotnorm.documents import to_document
-from slotnorm.errors import DamagedFile, UserError
+from slotnorm.errors import UserError
 from slotnorm.evaluation import judge, score
 from slotnorm.examples import make_examples
 from slotnorm.experiments import EvaluationSet, studies
@@ -34,15 +32,14 @@ from slotnorm.report.sections import Section, divide
 from slotnorm.report.tables import at_slots
 from slotnorm.report.terminal import characters, chart, console, legend, table
 from slotnorm.rows import Rows
+from slotnorm.sources import data_fingerprint, scene_spec
 
 TITLE = "slotnorm demo"
-HASHES = "hashes.json"
 METRICS = ("f_ari", "ari", "l2")
 CHARTED = ("f_ari", "ari")
 MOST_SLOTS_FACTOR = 3  # how many times the training K is looked at
 _FEWEST_SLOTS = 2
 _PICTURED = 12
-_REINSTALL = "install slotnorm again: pip install --force-reinstall --no-deps slotnorm"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,31 +121,6 @@ def _generate(model: SlotModel, test: EvaluationSet, num: int, folder: Path) -> 
     if scenes is None:
         raise UserError(f"{model.experiment.run_name} was not trained on generated scenes; the demo needs one that was")
     return build(scene_spec(scenes, "test", test.objects), num, folder, jobs=1)
-
-
-def bundled_folder() -> Path:
-    """Where the package keeps them."""
-    return Path(str(resources.files("slotnorm") / "bundled"))
-
-
-def bundled_files(folder: Path | None = None) -> list[Path]:
-    """The checkpoints inside the package (or in `folder`), each checked against the list of SHA-256 beside them."""
-    place = bundled_folder() if folder is None else folder
-    try:
-        hashes = json.loads((place / HASHES).read_text(encoding="utf-8"))
-        listed = sorted((str(name), str(sha256)) for name, sha256 in hashes.items())
-    except OSError as error:
-        raise UserError(
-            f"this slotnorm has no bundled checkpoints: {place / HASHES} cannot be read; {_REINSTALL}"
-        ) from error
-    except (ValueError, AttributeError, RecursionError) as error:
-        raise DamagedFile(f"{place / HASHES} is damaged ({error}); {_REINSTALL}") from error
-    for name, sha256 in listed:
-        if not (place / name).is_file():
-            raise DamagedFile(f"{place / name} is missing; {_REINSTALL}")
-        if files.sha256(place / name) != sha256:
-            raise DamagedFile(f"{place / name} is damaged: its SHA-256 is not the published one; {_REINSTALL}")
-    return [place / name for name, _ in listed if name.endswith(".safetensors")]
 
 
 def _load(path: Path) -> SlotModel:

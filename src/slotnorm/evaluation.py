@@ -21,7 +21,6 @@ from torch import Tensor
 
 from slotnorm import __version__, archives, binding, weights
 from slotnorm.data.scenes import Scenes
-from slotnorm.data.sources import data_fingerprint
 from slotnorm.decomposing import Decomposer
 from slotnorm.documents import digest, to_document
 from slotnorm.errors import NonFinite, UserError, nearest
@@ -29,6 +28,7 @@ from slotnorm.metrics import average_precision, labels_from_masks, segmentation_
 from slotnorm.models import SetPredictor, SlotModel
 from slotnorm.rows import MISSING, Rows
 from slotnorm.segmentation import as_maps, comparable_labels
+from slotnorm.sources import data_fingerprint
 from slotnorm.targets import property_targets
 
 SLOTS = range(3, 25)
@@ -166,8 +166,7 @@ class Evaluation:
         return {
             "version": _VERSION,
             "weights": weights.fingerprint(self.model.state_dict()),
-            # features may be computed from generated images, whose origin says nothing of the network
-            "scenes": self.scenes.fingerprint if self.scenes.features is not None else data_fingerprint(self.scenes),
+            "scenes": data_fingerprint(self.scenes),
             "protocol": "paper" if experiment is None else experiment.recipe.protocol,
             "iterations": self.decomposer.iterations,
             "noise_seed": self.seed,

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from slotnorm import binding, files
 from slotnorm.data import load
 from slotnorm.data.scenes import Scenes
-from slotnorm.data.sources import evaluation_scenes
 from slotnorm.documents import read_sealed, write_sealed
 from slotnorm.errors import DamagedFile, UserError
 from slotnorm.evaluation import DISTANCES, SLOTS, Evaluation, Scores, judge
@@ -27,6 +26,7 @@ from slotnorm.models import SlotModel
 from slotnorm.progress import Progress
 from slotnorm.rows import MISSING, Rows
 from slotnorm.runs import Run, find
+from slotnorm.sources import evaluation_scenes, require_features_of
 
 _SCENES = 1280  # the protocol's number, where a study does not say its own
 
@@ -311,6 +311,8 @@ def _open_scenes(
 ) -> Scenes:
     if num is not None and num < 1:
         raise UserError(f"{num} scenes cannot be scored; ask for one or more")
+    if data is None:
+        require_features_of(run.experiment, run.data)
     planned = _study_of(run)
     num = num or (planned.test_scenes if planned else _SCENES)
     if test.name not in evaluation_sets() and objects is None:

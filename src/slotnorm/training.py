@@ -18,7 +18,6 @@ from slotnorm import __version__, checkpoints, files, runs
 from slotnorm.config import Experiment, SetModel
 from slotnorm.data.batches import batches
 from slotnorm.data.scenes import Scenes
-from slotnorm.data.sources import data_fingerprint, training_scenes, validation_scenes
 from slotnorm.distributed import Ranks, joined
 from slotnorm.errors import DamagedFile, UserError
 from slotnorm.learner import Learner, Step
@@ -26,6 +25,7 @@ from slotnorm.models.building import require_normalization
 from slotnorm.progress import Progress
 from slotnorm.runs import Metrics, Run
 from slotnorm.signals import Stop
+from slotnorm.sources import data_fingerprint, training_scenes, validation_scenes
 from slotnorm.validation import SLOTS_FACTOR, decompose, validate
 from slotnorm.weights import Weights
 

@@ -130,13 +130,24 @@ def timm_backbone(name: str, weights: str | Path, norm: Norm = "after", protocol
     return FrozenBackbone(_FeatureMap(model, norm), height, config["mean"], config["std"], described, protocol)
 
 
-def encoder_backbone(model: nn.Module, name: str, protocol: Protocol = "paper") -> FrozenBackbone:
-    """The encoder of a slotnorm model that takes images: its tokens (B, N, C) are the features."""
+def encoder_backbone(
+    model: nn.Module, name: str, protocol: Protocol = "paper", norm: Norm = "before"
+) -> FrozenBackbone:
+    """The encoder of a slotnorm model that takes images: its tokens (B, N, C) are the features.
+
+    With `norm` "after" they are taken as Slot Attention sees them, after the layer norm of its input: as a ViT's
+    features after its last norm.
+    """
     encoder, size = getattr(model, "encoder", None), getattr(model, "size", None)
     if not isinstance(encoder, nn.Module) or not isinstance(size, int):
         raise UserError(f"{name} is no model of images: its encoder cannot make features")
     half = (0.5, 0.5, 0.5)  # our models see images in [-1, 1]
-    return FrozenBackbone(encoder, size, half, half, {"backbone": name}, protocol)
+    network: nn.Module = encoder
+    described = {"backbone": name}
+    if norm == "after":
+        network = nn.Sequential(encoder, model.slot_attention.norm_input)  # type: ignore[union-attr,arg-type]
+        described["tokens"] = "after the layer norm of Slot Attention's input"
+    return FrozenBackbone(network, size, half, half, described, protocol)
 
 
 def import_timm() -> ModuleType:

@@ -43,11 +43,7 @@ def compute(
     device = _usable(device)
     fields = _fields(scenes, backbone)
     print(f"{estimate(len(scenes), fields)} in {directory}", file=sys.stderr, flush=True)
-    provenance = {
-        "dataset": "features",
-        "source": {"scenes": _identity(scenes), "provenance": scenes.manifest["provenance"]},
-        **backbone.provenance,
-    }
+    provenance = described(_source(scenes), backbone)
     protocol, names = scenes.manifest["protocol"], scenes.manifest["properties"]
     with Builder(directory, fields, len(scenes), provenance, protocol, names) as builder:
         if not builder.finished:
@@ -65,6 +61,11 @@ def estimate(num: int, fields: dict[str, tuple[tuple[int, ...], str]]) -> str:
     (tokens, width), dtype = fields["features"]
     total = num * sum(int(np.prod(shape)) * np.dtype(kind).itemsize for shape, kind in fields.values())
     return f"features of {num} scenes, {tokens} x {width} {dtype} each: {total / 1e9:.2f} GB"
+
+
+def described(source: dict[str, Any], backbone: FrozenBackbone) -> dict[str, Any]:
+    """The provenance of a network's features of a source."""
+    return {"dataset": "features", "source": source, **backbone.provenance}
 
 
 def default_folder(scenes: Scenes) -> Path:
@@ -87,6 +88,14 @@ def _usable(device: str | torch.device | None) -> torch.device:
         reason = str(error).splitlines()[0]
         raise UserError(f"device {str(device)!r} cannot be used ({reason}); give cpu, or leave it out") from error
     return torch.device(device)
+
+
+def _source(scenes: Scenes) -> dict[str, Any]:
+    """What the features are computed from; the first of generated scenes are known by how they were made."""
+    provenance = scenes.manifest["provenance"]
+    if "generator" in provenance and np.array_equal(scenes.index, np.arange(len(scenes))):
+        return {"provenance": provenance}
+    return {"scenes": _identity(scenes), "provenance": provenance}
 
 
 def _identity(scenes: Scenes) -> str:

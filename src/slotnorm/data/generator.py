@@ -6,8 +6,6 @@ The styles are `solids.py` (ray-traced, CLEVR-like) and `flat.py`; `placement.py
 
 import dataclasses
 import functools
-import sys
-import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,11 +18,11 @@ from slotnorm.data import flat, solids
 from slotnorm.data.builder import Builder
 from slotnorm.data.cache import cache_folder
 from slotnorm.data.conversion import in_processes
-from slotnorm.data.manifest import MANIFEST
+from slotnorm.data.kept import kept
 from slotnorm.data.placement import ARRANGEMENTS, Drawing, Request, Style
 from slotnorm.data.scenes import Scenes
 from slotnorm.documents import digest
-from slotnorm.errors import Locked, UserError, nearest
+from slotnorm.errors import UserError, nearest
 from slotnorm.progress import Progress
 
 VERSION = 1  # of the pictures: raise it whenever a bit of any scene changes, so that cached sets are made anew
@@ -58,8 +56,6 @@ class SceneSpec:
     """Least gap between two objects as a share of the sum of their radii; negative lets flat ones overlap."""
     min_visible: int | None = None
     """Pixels of each object that nothing hides."""
-    sharp: bool = False
-    """flat: a pixel has the colour of what its centre shows, instead of a mean along edges."""
 
     def __post_init__(self) -> None:
         if self.style not in STYLES:
@@ -81,8 +77,6 @@ class SceneSpec:
             raise UserError(f"margin {self.margin} is not possible: {style.name} takes {style.least_margin} to 10")
         if self.min_visible is not None and self.min_visible < 1:
             raise UserError(f"min_visible {self.min_visible} is not possible: objects show at least 1 pixel")
-        if self.sharp and not style.can_be_sharp:
-            raise UserError(f"{style.name} scenes cannot be sharp: their light needs all samples; ask for style flat")
 
     def request(self) -> Request:
         """What each scene must satisfy, with the style's defaults filled in."""
@@ -96,7 +90,6 @@ class SceneSpec:
             radius=radius,
             margin=style.margin if self.margin is None else self.margin,
             min_visible=self.min_visible or style.usual_visible(self.size, radius),
-            sharp=self.sharp,
         )
 
     def provenance(self) -> dict[str, Any]:
@@ -109,7 +102,6 @@ class SceneSpec:
             "materials": [style.materials[code - 1] for code in request.materials],
             "colors": [style.colors[code - 1] for code in request.colors],
             "radius": list(request.radius), "margin": request.margin, "min_visible": request.min_visible,
-            "sharp": request.sharp,
         }  # fmt: skip
 
     def hash(self) -> str:
@@ -206,21 +198,7 @@ def build(
 def cached(spec: SceneSpec, num: int, jobs: int | None = None) -> Scenes:
     """The first `num` scenes of a spec from `$SLOTNORM_CACHE/data/generated/HASH`, made when they are not there.
 
-    A folder there for each number of scenes that was made: a larger one serves a smaller request, a smaller one is the
-    start of a larger one and stays, since runs may use it. A set that another process makes is waited for.
+    A folder there for each number of scenes that was made; see `kept`.
     """
     folder = cache_folder() / "data" / "generated" / spec.hash()
-    finished = sorted(int(path.parent.name) for path in folder.glob(f"*/{MANIFEST}") if path.parent.name.isdecimal())
-    for available in finished:
-        if available >= num:
-            return Scenes.open(folder / str(available))[:num]
-    start = Scenes.open(folder / str(finished[-1])) if finished else None
-    waiting = False
-    while True:
-        try:
-            return build(spec, num, folder / str(num), jobs, start)
-        except Locked as error:
-            if not waiting:
-                print(f"waiting: {error}", file=sys.stderr, flush=True)
-            waiting = True
-            time.sleep(0.2)
+    return kept(folder, num, lambda directory, start: build(spec, num, directory, jobs, start))

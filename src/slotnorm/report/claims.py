@@ -20,7 +20,9 @@ SCALES: dict[str, dict[str, str]] = {
     "clevr-mini": {"clevr-6-7": "clevr-mini-6-7"},
     "small": {"clevr-6-7": "small-6-7", "clevr-6-11": "small-6-11"},
     "toy": {
-        "clevr-6-7": "toy", "movi-10-11": "toy-features", "properties": "toy-properties", "ablation": "toy-ablation",
+        "clevr-6-7": "toy", "properties": "toy-properties", "ablation": "toy-ablation",
+        "movi-10-11": "toy-features-4-5", "movi-6-7": "toy-features-2-3", "movi-6-11": "toy-features-2-5",
+        "movi-d": "toy-features-many",
     },
 }  # fmt: skip
 

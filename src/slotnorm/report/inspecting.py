@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 
 from slotnorm import weights
 from slotnorm.data.scenes import Scenes
-from slotnorm.data.sources import evaluation_scenes
 from slotnorm.diagnosis import diagnose
 from slotnorm.errors import DamagedFile, UserError
 from slotnorm.examples import Examples, make_examples
@@ -25,6 +24,7 @@ from slotnorm.report.scores import RunScores
 from slotnorm.report.sections import Section
 from slotnorm.rows import Rows
 from slotnorm.runs import Run
+from slotnorm.sources import evaluation_scenes
 
 EXAMPLES, DIAGNOSIS = "examples", "diagnosis"
 _PICTURED = 12

@@ -71,24 +71,33 @@ def zero_shot(
 ) -> Table | None:
     """The paper's table of a transfer: a part for each study, on the transfer's set with its K; None without rows."""
     test, parts = transfer.test.name, []
-    for study in transfer.studies:
+    paper = transfer if transfer.paper is None else experiments.transfers()[transfer.paper]
+    for study, paper_study in zip(transfer.studies, paper.studies, strict=True):
+        beside = "" if paper is transfer else f", as the paper's {_factors(paper_study)}"
         for section in (section for section in sections if section.study == study):
             shown = section.without_failed() if leave_out_failed else section
             lines = _lines(section, shown, ZERO_SHOT_METRICS, test, transfer.slots, leave_out_failed)
             lines = [
                 replace(line, cells=tuple(
-                    replace(cell, paper=printed(transfer.name, study, line.norm, metric))
+                    replace(cell, paper=printed(paper.name, paper_study, line.norm, metric))
                     for cell, metric in zip(line.cells, ZERO_SHOT_METRICS, strict=True)
                 ))
                 for line in lines
             ]  # fmt: skip
             if lines:
-                parts.append(Part(f"{section.title} {section.factors}", tuple(lines)))
+                parts.append(Part(f"{section.title} {section.factors}{beside}", tuple(lines)))
     if not parts:
         return None
     caption = f"Zero-shot on {test} with {transfer.slots} slots. Median ± maximal deviation over runs."
+    if paper is not transfer:
+        caption += f" The paper's table is on {paper.test.name} with {paper.slots} slots."
     name = f"{transfer.name} zero-shot{' without failed runs' * leave_out_failed}"
     return mark(Table(name, caption, ZERO_SHOT_METRICS, tuple(parts)))
+
+
+def _factors(study: str) -> str:
+    experiment = experiments.study(study).experiment
+    return f"({experiment.max_objects}, {experiment.slots})"
 
 
 def study_table(section: Section, leave_out_failed: bool = False) -> Table | None:

@@ -1,17 +1,24 @@
-"""The scenes of an experiment: generated and cached when its recipe says how, else read from where they were built."""
+"""The scenes of an experiment: made and cached when the registry says how, else read from where they were built."""
 
+import functools
 from pathlib import Path
 
 import numpy as np
 
+from slotnorm import weights
+from slotnorm.bundle import bundled_file
 from slotnorm.config import Experiment, GeneratedScenes
 from slotnorm.data import load
-from slotnorm.data.cache import set_folder
+from slotnorm.data.backbones import FrozenBackbone, encoder_backbone
+from slotnorm.data.cache import cache_folder, set_folder
+from slotnorm.data.features import compute, described
 from slotnorm.data.generator import SceneSpec, cached
+from slotnorm.data.kept import kept
 from slotnorm.data.manifest import MANIFEST
 from slotnorm.data.scenes import Scenes
 from slotnorm.documents import digest
 from slotnorm.errors import UserError
+from slotnorm.experiments import GeneratedFeatures, feature_sets
 
 _SPLITS = ("train", "val", "test")
 
@@ -20,16 +27,19 @@ _COMMANDS = {
     "clevr": "slotnorm data clevr --from clevr_with_masks_train.tfrecords --protocol {protocol}",
     "clevr-mini": "slotnorm data folder --from clevr-mini/{split} --size 64 --out {folder}",
     "movi-c-features": "slotnorm data features --from {images} --backbone vit_base_patch8_224.dino --weights hub",
-    "toy-features": "slotnorm data features --from SCENES --backbone run:RUN --out {folder}",
 }
 
 
 def training_scenes(experiment: Experiment, directory: str | Path | None = None, num: int | None = None) -> Scenes:
     """What it is trained on; of generated scenes `num`, or as many as the recipe needs: at most steps x batch."""
+    steps_times_batch = experiment.recipe.steps * experiment.recipe.batch_size
     if experiment.scenes is not None and directory is None:
-        recipe = experiment.recipe
-        needed = num or min(experiment.scenes.num, recipe.steps * recipe.batch_size)
+        needed = num or min(experiment.scenes.num, steps_times_batch)
         return _checked(_generate(experiment.scenes, "train", experiment.scenes.objects, needed), experiment)
+    if (made := _features_of(experiment.dataset, directory)) is not None:
+        # runs with few objects see those scenes of the same set that have few, as the paper restricts MOVi-C
+        scenes = make_features(made, "train", made.scenes.objects, min(made.scenes.num, steps_times_batch))
+        return _checked(scenes.filter(max_objects=experiment.max_objects)[:num], experiment)
     scenes = _load(experiment, "train", directory)
     if not _has_validation(experiment, directory):
         held_out = scenes.sample(experiment.recipe.validation_scenes).index
@@ -42,6 +52,9 @@ def validation_scenes(experiment: Experiment, directory: str | Path | None = Non
     num = experiment.recipe.validation_scenes
     if experiment.scenes is not None and directory is None:
         return _generate(experiment.scenes, "val", experiment.scenes.objects, num)
+    if (made := _features_of(experiment.dataset, directory)) is not None:
+        fewest, most = made.scenes.objects
+        return make_features(made, "val", (fewest, min(most, experiment.max_objects or most)), num)
     split = "val" if _has_validation(experiment, directory) else "train"
     return _load(experiment, split, directory).sample(num)
 
@@ -53,17 +66,62 @@ def evaluation_scenes(
     num: int,
     directory: str | Path | None = None,
 ) -> Scenes:
-    """`num` scenes with `objects` (fewest, most) of `dataset`'s test split; generated if it is the experiment's."""
+    """`num` scenes with `objects` (fewest, most) of `dataset`'s test split; made when it is known how."""
     if experiment.scenes is not None and directory is None and dataset == experiment.dataset:
         return _generate(experiment.scenes, "test", objects, num)
+    if (made := _features_of(dataset, directory)) is not None:
+        return make_features(made, "test", objects, num)
     scenes = load(dataset, "test", protocol=experiment.recipe.protocol, directory=directory)
     return scenes.filter(*objects).sample(num)
 
 
 def data_fingerprint(scenes: Scenes) -> str:
-    """What identifies the content: of generated scenes what they were made from, since sets of any length share it."""
+    """What identifies the content: of generated scenes, and of stored features of such, what they were made from.
+
+    Sets of any length share it. Of features it says the network by the hash of its weights.
+    """
     provenance = scenes.manifest["provenance"]
-    return digest(provenance) if "generator" in provenance else scenes.fingerprint
+    if scenes.features is None:
+        return digest(provenance) if "generator" in provenance else scenes.fingerprint
+    source = provenance.get("source")
+    stored = isinstance(source, dict) and "generator" in source.get("provenance", ()) and "scenes" not in source
+    return digest(provenance) if stored else scenes.fingerprint
+
+
+def make_features(made: GeneratedFeatures, split: str, objects: tuple[int, int], num: int) -> Scenes:
+    """The first `num` scenes of a split with `objects` (fewest, most), with features; computed once and cached."""
+    spec = scene_spec(made.scenes, split, objects)
+    backbone = _bundled_backbone(bundled_file(made.encoder))
+    folder = cache_folder() / "data" / "generated-features" / _fingerprint(spec, backbone)[:16]
+    return kept(folder, num, lambda directory, _: compute(cached(spec, num), backbone, directory))
+
+
+def require_features_of(experiment: Experiment, data: str) -> None:
+    """Refuse to evaluate what was trained on the set `data` (its fingerprint) on features of another encoder."""
+    if (made := feature_sets().get(experiment.dataset)) is None:
+        return
+    spec = scene_spec(made.scenes, "train", made.scenes.objects)
+    if data != _fingerprint(spec, _bundled_backbone(bundled_file(made.encoder))):
+        raise UserError(
+            f"{experiment.run_name} was trained on other features than those that this slotnorm makes for "
+            f"{experiment.dataset} (of another encoder or other scenes); train it again, or give its features with "
+            "--data"
+        )
+
+
+def _fingerprint(spec: SceneSpec, backbone: FrozenBackbone) -> str:
+    """What `data_fingerprint` says of the features of generated scenes."""
+    return digest(described({"provenance": spec.provenance()}, backbone))
+
+
+@functools.cache
+def _bundled_backbone(path: Path) -> FrozenBackbone:
+    return encoder_backbone(weights.load(path), path.stem, norm="after")
+
+
+def _features_of(dataset: str, directory: str | Path | None) -> GeneratedFeatures | None:
+    """How the set's features are made, unless a folder is given or it is a set that must be built."""
+    return feature_sets().get(dataset) if directory is None else None
 
 
 def _generate(scenes: GeneratedScenes, split: str, objects: tuple[int, int], num: int) -> Scenes:
@@ -82,7 +140,6 @@ def scene_spec(scenes: GeneratedScenes, split: str, objects: tuple[int, int]) ->
         materials=scenes.materials,
         radius=scenes.radius,
         min_visible=scenes.min_visible,
-        sharp=scenes.sharp,
     )
 
 
