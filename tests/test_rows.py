@@ -150,6 +150,15 @@ def test_pickles_and_bombs_are_not_opened(tmp_path, monkeypatch):
         Rows.load(tmp_path / "absent.npz")
 
 
+@pytest.mark.parametrize(("value", "dtype"), [([0.5, 0.1, math.nan], np.float64), ([0.5, 2.25, math.nan], np.float32)])
+def test_values_are_stored_in_single_precision_only_where_that_loses_nothing(tmp_path, value, dtype):
+    rows = Rows(value=value)
+    rows.save(tmp_path / "rows.npz")
+    with np.load(tmp_path / "rows.npz") as stored:
+        assert stored["value"].dtype == dtype
+    assert Rows.load(tmp_path / "rows.npz").equals(rows)
+
+
 def test_csv_reads_back_to_the_same_numbers(tmp_path):
     rows = some_rows().with_columns(image=np.where(np.arange(60) % 5, np.arange(60), MISSING))
     rows.to_csv(tmp_path / "rows.csv")

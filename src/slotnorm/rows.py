@@ -140,7 +140,7 @@ class Rows:
                 arrays[f"{name}_names"] = archives.as_text(column.names)
                 arrays[name] = column.codes
             else:
-                arrays[name] = column
+                arrays[name] = _shortest(column) if name == "value" else column
         archives.write_arrays(Path(path), arrays)
 
     @staticmethod
@@ -264,6 +264,12 @@ def _frozen(array: NDArray[Any]) -> NDArray[Any]:
     array = array.view()
     array.flags.writeable = False
     return array
+
+
+def _shortest(values: NDArray[np.float64]) -> NDArray[Any]:
+    """As float32 where that loses nothing, which takes half the room."""
+    short = values.astype(np.float32)
+    return short if np.array_equal(short, values, equal_nan=True) else values
 
 
 def _cell(entry: int) -> int | str:
