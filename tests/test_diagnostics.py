@@ -63,7 +63,7 @@ def traces(model: SlotModel, scenes: Scenes, slots: int) -> list[tuple[int, list
 def test_measurements_are_those_of_the_layers_trace(scenes: Scenes, norm: str) -> None:
     model = model_of(norm)
     rows = measured(model, scenes)
-    assert set(rows.unique("slots")) == {2, TRAIN_SLOTS, 8}
+    assert set(rows.where(metric=("occupied", "sums_mean")).unique("slots")) == {2, TRAIN_SLOTS, 8}
     assert rows.unique("source") == [SOURCE]
     by_image = {metric: {} for metric in ("update_norm", "occupied", "occupancy")}
     for metric, values in by_image.items():
@@ -145,7 +145,8 @@ def test_measuring_leaves_the_model_as_it_was(scenes: Scenes) -> None:
 
 def test_rows_of_several_runs_become_curves_and_one_drawing(scenes: Scenes, tmp_path: Path) -> None:
     parts = [measured(model_of(norm), scenes) for norm in ("batch_norm", "weighted_mean")]
-    second = parts[0].with_columns(run="toy-batch_norm-2", seed=2, value=parts[0]["value"] * 3)
+    tripled = parts[0]["value"] * np.where(parts[0]["metric"] == "visible", 1, 3)
+    second = parts[0].with_columns(run="toy-batch_norm-2", seed=2, value=tripled)
     found = diagnostics("toy", [*parts, second])
     assert list(found.curves["occupied"]) == ["weighted_mean", "batch_norm"]
     assert found.counts == {"weighted_mean": "1 run", "batch_norm": "2 runs"}

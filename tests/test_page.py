@@ -18,6 +18,7 @@ from made_up_page import NASTY, SLOTS, made_up_examples, made_up_report, renamed
 from slotnorm.diagnosis import OCCUPIED
 from slotnorm.errors import UserError
 from slotnorm.experiments import MAIN
+from slotnorm.report import background
 from slotnorm.report.appearance import looks
 from slotnorm.report.contents import compose
 from slotnorm.report.diagnostics import Diagnostics
@@ -252,7 +253,8 @@ def test_what_a_model_or_set_lacks_is_left_out_of_the_slider(report, lacking):
 def test_curves_read_out_the_medians_of_the_figures(report, page):
     panels = [panel for figure in report.sections[0].both.figures for row in figure.rows for panel in row]
     told = [content for name, content in page.data.items() if name.startswith("panel-")]
-    assert len(told) == 2 * len(panels), "with and without failed runs"
+    held = [panel for row in report.sections[0].both.background.figure.rows for panel in row]
+    assert len(told) == 2 * (len(panels) + len(held)), "with and without failed runs"
     for panel, content in zip(panels, told, strict=False):
         labels = [look.label for look in looks(panel.curves).values()]
         assert [curve["label"] for curve in content["curves"]] == labels
@@ -262,6 +264,35 @@ def test_curves_read_out_the_medians_of_the_figures(report, page):
             for place in range(len(curve.x)):
                 numbers = [f"{getattr(curve, name)[place]:.{decimals}f}" for name in ("median", "low", "high")]
                 assert spoken["values"][place] == f"{numbers[0]} ({numbers[1]} to {numbers[2]})"
+
+
+def test_the_figure_on_the_background_is_there_with_its_words_numbers_and_readings(report, page):
+    held = report.sections[0].both.background
+    assert page.inside["h3"].count(background.TITLE) == 2, "with and without failed runs"
+    for paragraph in held.words:
+        assert paragraph in page.inside["p"]
+    titles = [panel.title for row in held.figure.rows for panel in row]
+    assert [title for title in page.inside["h4"] if title in titles] == 2 * titles
+    assert page.inside["caption"].count(f"{held.table.caption} Underlined: the best of a part.") == 2
+    told = [content for content in page.data.values() if "spots" in content.get("curves", [{}])[0]]
+    assert [content["points"] for content in told] == 4 * [list(range(5, 16))]
+    panel, content = held.figure.rows[0][0], told[0]
+    for norm, spoken in zip(panel.curves, content["curves"], strict=True):
+        for place in range(11):
+            up, across = (one[norm].median[place] for one in (panel.curves, panel.across))
+            assert spoken["values"][place] == f"F-ARI {up:.3f}, ARI {across:.3f}"
+    spots = np.array([curve["spots"] for curve in content["curves"]]).reshape(-1, 2)
+    for axis, curves in ((0, panel.across), (1, panel.curves)):
+        values = np.concatenate([one.median for one in curves.values()])
+        line = np.polyfit(values, spots[:, axis], 1)
+        assert np.abs(np.polyval(line, values) - spots[:, axis]).max() < 0.1, "a place is a score"
+        assert (line[0] > 0) == (axis == 0), "better is to the right and up"
+    assert len(page.all("path", class_="mark hollow")) == 4 * len(MAIN), "the training K of every path"
+    divided = [content for content in page.data.values() if content.get("name") == "divided by"]
+    assert [content["points"] for content in divided] == 4 * [[1, 2, 3, 10]]
+    assert len(set(np.diff(divided[0]["places"]).round(1))) == 1, "at equal distances"
+    rows = [attributes for attributes in page.all("tr") if attributes.get("class") == "part"]
+    assert len(rows) == 2 * (len(report.sections[0].both.table.parts) + len(held.table.parts))
 
 
 def test_a_curve_is_drawn_where_its_values_are(report, page):
@@ -309,7 +340,7 @@ def test_ticks_are_a_few_round_numbers_inside(low, high):
 def test_failed_runs_are_counted_and_every_table_is_there_twice(page):
     texts = " ".join(page.texts)
     assert "Leave out failed runs (1 of 12, by a rule that sees no labels)" in texts
-    assert len(page.all("div", class_="all")) == len(page.all("div", class_="kept")) == 2
+    assert len(page.all("div", class_="all")) == len(page.all("div", class_="kept")) == 3
     assert "2 of 3 runs" in texts
     assert "failed: noise masks" in texts
     assert page.all("input", type="checkbox")[0]["id"] == "without-failed"
@@ -325,8 +356,9 @@ def test_where_no_run_failed_there_is_nothing_to_choose():
 def test_best_numbers_are_marked_as_in_the_tables(report, page):
     table = report.sections[0].both.table_without_failed
     marked = sum(cell.best_in_section for part in table.parts for line in part.lines for cell in line.cells)
-    everything = report.sections[0].both.table
-    marked += sum(cell.best_in_section for part in everything.parts for line in part.lines for cell in line.cells)
+    both = report.sections[0].both
+    for other in (both.table, both.background.table, both.background_without_failed.table):
+        marked += sum(cell.best_in_section for part in other.parts for line in part.lines for cell in line.cells)
     assert len(page.all("u")) == marked > 0
 
 
@@ -370,4 +402,5 @@ def test_a_study_whose_every_run_failed_is_still_shown():
     everyone = [(norm, seed) for norm in ("weighted_mean", "batch_norm") for seed in (1, 2, 3)]
     parsed = Parsed(render(made_up_report(failed=everyone, norms=("weighted_mean", "batch_norm"), scenes=1)))
     assert any("Leave out failed runs (6 of 6" in text for text in parsed.texts)
-    assert len(parsed.all("div", class_="kept")) == 2
+    assert len(parsed.all("div", class_="kept")) == 3
+    assert parsed.inside["h3"].count(background.TITLE) == 1

@@ -29,7 +29,7 @@ ROOMS = [
     "theory",
     "models",
     "segmentation rows weights bundle sources",
-    "decomposing evaluation validation binding diagnosis examples",
+    "decomposing evaluation validation binding background diagnosis examples",
     "checkpoints signals runs run_rows",
     "schedule optimizer learner training",
     "sweep commands",

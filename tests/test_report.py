@@ -70,10 +70,11 @@ def test_a_report_of_trained_runs_has_everything(trained: Path, reported: tuple[
         "report.json", "tables/toy.md", "tables/toy.tex", "tables/toy.csv", "figures/toy-segmentation.svg",
         "figures/toy-segmentation.png", "figures/toy-reconstruction.svg", "figures/toy-attention.svg",
         "figures/toy-diagnostics.svg", "pictures/toy-4-slots.png", "pictures/toy-12-slots.png",
-        "pictures/toy-over-slots.png",
+        "pictures/toy-over-slots.png", "figures/toy-background.svg", "figures/toy-background.png",
+        "tables/toy-background.md", "tables/toy-background.tex", "tables/toy-background.csv",
     } <= set(written)  # fmt: skip
     pictures = [line for line in written["report.md"].decode().splitlines() if line.startswith("![")]
-    assert len(pictures) == 7
+    assert len(pictures) == 8
     assert all(line.split("](")[1].rstrip(")") in written for line in pictures)
     with Image.open(io.BytesIO(written["pictures/toy-12-slots.png"])) as picture:
         assert picture.size == (96 + 3 * 136 + 12, 26 + 6 * 136 + 2 * 12 + 4)  # input, two variants; three scenes
@@ -131,6 +132,29 @@ def test_without_models_what_was_not_kept_is_named(runs: Path) -> None:
     assert len(contents.notes) == 4
     assert all("toy7.npz was not made yet, and models are not run" in note for note in contents.notes)
     assert "was not made yet" in report_page(report)
+
+
+def test_a_diagnosis_of_another_version_is_made_anew_or_named(runs: Path, crowd: Scenes) -> None:
+    section = read([runs]).sections[0]
+    inspector = Inspector(data=crowd.directory)
+    first, _ = inspector.diagnose(section)
+    assert first is not None
+    path = runs / "toy-batch_norm-1" / "diagnosis" / "toy7.npz"
+    rows = Rows.load(path)
+    old = {name: value for name, value in rows.header.items() if name != "version"}  # the first version did not say
+    rows.where(metric="occupied").save(path, old)
+    second, notes = Inspector(run_models=False).diagnose(section)
+    assert second is not None
+    assert list(second.counts) == ["weighted_mean"]
+    (note,) = notes
+    assert note.startswith("No diagnostics of toy-batch_norm-1: ")
+    assert note.endswith("toy7.npz is a diagnosis of version 1, this slotnorm makes 2, and models are not run.")
+    third, notes = inspector.diagnose(section)
+    assert notes == []
+    assert third is not None
+    assert third.counts == first.counts
+    assert Rows.load(path).equals(rows)
+    assert Rows.load(path).header == rows.header
 
 
 def test_when_scenes_are_not_there_pictures_are_left_out_with_the_reason(runs: Path) -> None:

@@ -1,4 +1,4 @@
-"""What happens inside a trained model as the number of slots grows: codes, occupancy, statistics, mass. As rows.
+"""What happens inside a trained model as the number of slots grows: codes, occupancy, mass, background. As rows.
 
 Rows of `source` "diagnosis", one an image and K:
 
@@ -8,6 +8,11 @@ Rows of `source` "diagnosis", one an image and K:
   `occupancy` their share of all K;
 - `mass_error`: the largest error of a slot's mass read off the codes of the last iteration (Proposition 2), as a share
   of the tokens; undefined where the codes cannot tell;
+
+at the training K and at three times it alone, where the scenes have masks, since something must be decoded:
+
+- `visible`: how many objects can be seen, as in evaluation;
+- `background_share`, `foreground_taken`, `f_ari/1`, `f_ari/2`, ...: who holds the background, see background.py;
 
 and one a set and K:
 
@@ -28,16 +33,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from slotnorm.background import measure_background
 from slotnorm.data.scenes import Scenes
 from slotnorm.decomposing import Decomposer
 from slotnorm.errors import UserError
 from slotnorm.models import SlotModel
 from slotnorm.normalization import BatchNorm
 from slotnorm.rows import Rows
+from slotnorm.segmentation import comparable_labels, count_visible
 from slotnorm.slot_attention import Iteration
 from slotnorm.theory.mass import recover_mass, value_offset
+from slotnorm.validation import SLOTS_FACTOR
 
 SOURCE = "diagnosis"
+VERSION = 2  # of what is measured, in the header: raised when that changes, so that what was kept is made anew
 OCCUPIED = 0.01  # of the tokens: a small object of CLEVR at 128x128 covers about half a percent, a large one 5
 _PER_IMAGE = ("update_norm", "occupied", "mass_error")
 _PAIRS = 64  # pairs of masses kept for each K
@@ -71,21 +80,27 @@ def diagnose(
     `factors` are the columns that say which run and set this is: run, norm, seed, dataset, ...
     """
     decomposer = Decomposer(model, scenes, iterations)
-    images, pairs, statistics = {}, {}, {}
+    images, pairs, statistics, decoded = {}, {}, {}, {}
     with decomposer.evaluating():
         groups = decomposer.groups(np.arange(len(scenes), dtype=np.int64))
         for k in sorted({*slots, train_slots}):
             measured = [_measure(decomposer, group, k) for group in groups]
-            images[k] = _per_image(measured, groups)
+            images[k] = _in_order({name: [getattr(one, name) for one in measured] for name in _PER_IMAGE}, groups)
             pairs[str(k)] = _pairs(measured)
             statistics[k] = _moments(torch.stack([one.sums for one in measured]).sum(0))
+        for k in (train_slots, SLOTS_FACTOR * train_slots) if scenes.labels is not None else ():
+            decomposer.require_memory(k)
+            parts = [_decode(decomposer, group, k) for group in groups]
+            decoded[k] = _in_order({name: [part[name] for part in parts] for name in parts[0]}, groups)
         refused = _refusal(model)
     factors |= {"iterations": decomposer.iterations, "train_slots": train_slots}
     at_training, reference = images[train_slots]["update_norm"].mean(), _reference(model, statistics[train_slots])
     made = [rows for k in images for rows in _image_rows({**factors, "slots": k}, scenes, images[k], at_training)]
+    made += [rows for k in decoded for rows in _rows({**factors, "slots": k}, scenes, decoded[k])]
     made += [_set_rows({**factors, "slots": k}, statistics[k], reference) for k in statistics]
     keeps = bool(model.slot_attention.normalization.keeps_mass)
-    return Rows.concat(made, {"mass": {"keeps": keeps, "pairs": pairs, "refused": refused}})
+    mass = {"keeps": keeps, "pairs": pairs, "refused": refused}
+    return Rows.concat(made, {"version": VERSION, "mass": mass})
 
 
 def _measure(decomposer: Decomposer, group: NDArray[np.int64], slots: int) -> _Measured:
@@ -107,13 +122,25 @@ def _measure(decomposer: Decomposer, group: NDArray[np.int64], slots: int) -> _M
     )
 
 
-def _per_image(measured: Sequence[_Measured], groups: Sequence[NDArray[np.int64]]) -> dict[str, NDArray[np.float64]]:
-    """Each image's values, (n,) in the order of the scenes."""
+def _decode(decomposer: Decomposer, group: NDArray[np.int64], slots: int) -> dict[str, Tensor]:
+    """Who holds the background in a group of scenes, blanks left out, by the model's masks."""
+    present = torch.from_numpy(group >= 0)
+    inputs, tokens = decomposer.encode(group)
+    found = decomposer.decompose(tokens, decomposer.scene_noise(0, group, slots), reconstruct=False)
+    masks, true = found.masks[present], decomposer.read("labels", group).to(inputs.device)[present]
+    visible = count_visible(comparable_labels(masks, true)[0])
+    return {"visible": visible.cpu(), **{name: one.cpu() for name, one in measure_background(masks, true).items()}}
+
+
+def _in_order(
+    parts: Mapping[str, Sequence[Tensor]], groups: Sequence[NDArray[np.int64]]
+) -> dict[str, NDArray[np.float64]]:
+    """Each image's values by name, (n,) in the order of the scenes, from those of the groups, blanks left out."""
     positions = np.concatenate([group[group >= 0] for group in groups])
     values = {}
-    for name in _PER_IMAGE:
+    for name, some in parts.items():
         values[name] = np.empty(len(positions))
-        values[name][positions] = torch.cat([getattr(one, name) for one in measured]).numpy()
+        values[name][positions] = torch.cat(list(some)).numpy()
     return values
 
 
@@ -173,7 +200,11 @@ def _image_rows(
         "update_norm_ratio": values["update_norm"] / at_training,
         "occupancy": values["occupied"] / factors["slots"],
     }
-    for metric, value in {**values, **shares}.items():
+    return _rows(factors, scenes, {**values, **shares})
+
+
+def _rows(factors: Mapping[str, Any], scenes: Scenes, values: Mapping[str, Any]) -> Iterable[Rows]:
+    for metric, value in values.items():
         yield Rows(**factors, image=scenes.index, objects=scenes.counts, source=SOURCE, metric=metric, value=value)
 
 

@@ -27,7 +27,7 @@ from slotnorm.errors import NonFinite, UserError, nearest
 from slotnorm.metrics import average_precision, labels_from_masks, segmentation_scores, squared_error
 from slotnorm.models import SetPredictor, SlotModel
 from slotnorm.rows import MISSING, Rows
-from slotnorm.segmentation import as_maps, comparable_labels
+from slotnorm.segmentation import as_maps, comparable_labels, count_visible
 from slotnorm.sources import data_fingerprint
 from slotnorm.targets import property_targets
 
@@ -98,7 +98,7 @@ class Scores:
     """(p,): the scene's number in its container."""
     slots: NDArray[np.int64]
     """(p,)."""
-    values: NDArray[np.float64]
+    values: NDArray[np.float32]
     """(p, columns), the columns as `Evaluation.columns` names them."""
     predictions: dict[int, NDArray[np.float32]]
     """A set predictor's, (pairs with K slots, K, outputs) by K."""
@@ -270,7 +270,8 @@ class Evaluation:
     def _score_group(self, group: NDArray[np.int64], slots: Sequence[int]) -> Scores:
         present = group >= 0
         images = self.scenes.index[group[present]]
-        values = np.empty((len(slots), len(images), len(self.columns)))
+        shape = (len(slots), len(images), len(self.columns))
+        values = np.empty(shape, np.float32)  # seven digits: files of half the size
         predictions: dict[int, NDArray[np.float32]] = {}
         with self.decomposer.evaluating():
             inputs, tokens = self.decomposer.encode(group)
@@ -314,16 +315,9 @@ class Evaluation:
         if labels is not None:
             for source in self.sources:
                 true, predicted = comparable_labels(segmented[source], labels)
-                scores = {"visible": _count_visible(true), **segmentation_scores(true, predicted)}
+                scores = {"visible": count_visible(true), **segmentation_scores(true, predicted)}
                 found |= {(source, metric): values for metric, values in scores.items()}
         return found, predictions
-
-
-def _count_visible(labels: Tensor) -> Tensor:
-    """How many objects have a pixel: (B, H, W) uint8 -> (B,)."""
-    flat = labels.flatten(1).long()
-    seen = torch.zeros(len(flat), 256, dtype=torch.bool, device=labels.device).scatter_(1, flat, value=True)
-    return seen[:, 1:].sum(1)
 
 
 def _checked_slots(slots: Iterable[int]) -> tuple[int, ...]:

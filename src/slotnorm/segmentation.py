@@ -54,3 +54,10 @@ def as_maps(masks: Tensor) -> Tensor:
             f"masks over {masks.shape[-1]} tokens are no square map; features must come from a square image"
         )
     return masks.reshape(*masks.shape[:2], side, side)
+
+
+def count_visible(labels: Tensor) -> Tensor:
+    """How many objects have a pixel: (B, H, W) uint8 -> (B,)."""
+    flat = labels.flatten(1).long()
+    seen = torch.zeros(len(flat), 256, dtype=torch.bool, device=labels.device).scatter_(1, flat, value=True)
+    return seen[:, 1:].sum(1)

@@ -7,6 +7,7 @@ the rest. A new class is drawn without a change here.
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from slotnorm.background import DIVISORS, SHARE, TAKEN, divided_name
 from slotnorm.normalization import normalizations
 
 TEXT = "#1a1a1a"
@@ -33,6 +34,8 @@ class Measure(NamedTuple):
     label: str
     higher_is_better: bool
     decimals: int = 3
+    is_share: bool = False
+    """Between 0 and 1, so that three decimals tell enough however small it is."""
 
     @property
     def arrow(self) -> str:
@@ -50,6 +53,9 @@ _MEASURES = {
     "ap@0.5": Measure("mAP@0.5", True),
     "ap@0.25": Measure("mAP@0.25", True),
     "ap@0.125": Measure("mAP@0.125", True),
+    SHARE: Measure("background held", True),
+    TAKEN: Measure("foreground taken", False, is_share=True),
+    **{divided_name(divisor): Measure(f"F-ARI ÷{divisor}", True) for divisor in DIVISORS},
 }
 
 AVERAGE_PRECISIONS = ("ap@1", "ap@0.5", "ap@0.25", "ap@0.125")  # the distances of the paper's figures

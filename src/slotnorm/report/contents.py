@@ -11,6 +11,7 @@ from typing import Any
 
 from slotnorm import experiments
 from slotnorm.report.appearance import looks
+from slotnorm.report.background import Background, background
 from slotnorm.report.claims import Outcome, check_claims
 from slotnorm.report.curves import Figure, figures, runs_of
 from slotnorm.report.diagnostics import Diagnostics
@@ -30,6 +31,22 @@ class Both:
     table: Table | None
     figures_without_failed: tuple[Figure, ...] | None = None
     table_without_failed: Table | None = None
+    background: Background | None = None
+    background_without_failed: Background | None = None
+
+    def all_figures(self) -> tuple[tuple[str, Figure], ...]:
+        """Every figure with the runs that it shows: "all" or "without failed"."""
+        held = [("all", self.background), ("without failed", self.background_without_failed)]
+        return (
+            *(("all", figure) for figure in self.figures),
+            *(("without failed", figure) for figure in self.figures_without_failed or ()),
+            *((which, one.figure) for which, one in held if one is not None),
+        )
+
+    def all_tables(self) -> tuple[Table, ...]:
+        """Every table, with and without failed runs."""
+        held = (one.table for one in (self.background, self.background_without_failed) if one is not None)
+        return tuple(one for one in (self.table, self.table_without_failed, *held) if one is not None)
 
 
 @dataclass(frozen=True)
@@ -124,7 +141,7 @@ def compose(
             SectionContents(
                 section,
                 stems[number],
-                _both(section),
+                _both(section, diagnostics),
                 failures,
                 _apart(section),
                 illustration,
@@ -149,12 +166,13 @@ def _stems(sections: Sequence[Section]) -> list[str]:
     return stems
 
 
-def _both(section: Section) -> Both:
+def _both(section: Section, diagnostics: Diagnostics | None) -> Both:
     everything = tuple(figures(section)), study_table(section)
+    held = background(section, diagnostics)
     if not section.failures:
-        return Both(*everything)
-    kept = section.without_failed()
-    return Both(*everything, tuple(figures(section, kept)), study_table(section, leave_out_failed=True))
+        return Both(*everything, background=held)
+    kept = tuple(figures(section, section.without_failed())), study_table(section, leave_out_failed=True)
+    return Both(*everything, *kept, held, background(section, diagnostics, leave_out_failed=True))
 
 
 def _transfer_tables(sections: Sequence[Section]) -> list[tuple[Table, Table | None]]:

@@ -3,7 +3,7 @@
 import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -13,7 +13,7 @@ from slotnorm.report.appearance import AVERAGE_PRECISIONS, measure
 from slotnorm.report.scores import RunScores, spread
 from slotnorm.report.sections import Section
 
-Against = Literal["slots", "objects"]
+Against = Literal["slots", "objects", "divisor"]  # divisor: of the background's mask, see slotnorm/background.py
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,40 @@ class Panel:
         at = f", {self.slots} slots" if self.slots is not None else ""
         return f"{label.label} ({label.arrow}) on {where}{at}"
 
+    @property
+    def scale(self) -> str:
+        """Panels of a row with the same scale share their y axis."""
+        return ""
+
+
+@dataclass(frozen=True)
+class TitledPanel(Panel):
+    """A panel that says itself what it shows."""
+
+    words: str = ""
+
+    @property
+    def title(self) -> str:
+        return self.words
+
+    @property
+    def scale(self) -> str:
+        return self.metric
+
+
+@dataclass(frozen=True)
+class PathPanel(TitledPanel):
+    """One score against another: F-ARI, its `curves`, upward and ARI `across`, a path over K for each normalization."""
+
+    across: Mapping[str, Curve] = field(default_factory=dict)
+    """By normalization, at the same K as `curves`."""
+    marked: tuple[int, ...] = ()
+    """The K that are marked: the training K and its multiples."""
+
+    @property
+    def scale(self) -> str:
+        return self.title  # each has its own
+
 
 @dataclass(frozen=True)
 class Figure:
@@ -93,7 +127,7 @@ def curve(
         seen = [any(value[i] == value[i] for value in values.values()) for i in range(len(points))]
         points = [point for point, kept in zip(points, seen, strict=True) if kept]
         values = {name: [one for one, kept in zip(value, seen, strict=True) if kept] for name, value in values.items()}
-    return _curve(points, values)
+    return gathered(points, values)
 
 
 def homes(runs: Iterable[RunScores], metric: str, sets: Sequence[str], source: str = "masks") -> dict[int, str]:
@@ -102,7 +136,8 @@ def homes(runs: Iterable[RunScores], metric: str, sets: Sequence[str], source: s
     return {count: name for name in sets for run in several for count in run.objects(name, metric, source)}
 
 
-def _curve(points: Sequence[int], values: Mapping[str, Sequence[float]]) -> Curve:
+def gathered(points: Sequence[int], values: Mapping[str, Sequence[float] | NDArray[np.float64]]) -> Curve:
+    """The curve of runs' values at the points, by run."""
     spreads = [spread(value[i] for value in values.values()) for i in range(len(points))]
 
     def column(name: str, dtype: Any = np.float64) -> NDArray[Any]:
@@ -183,11 +218,13 @@ def _has_attention(section: Section) -> bool:
     return any(run.sources("f_ari") == ["masks", "attention"] for run in section.everyone)
 
 
-def limits_of(panels: Iterable[Panel]) -> tuple[float, float]:
-    """What a row's y axes show: everything from the training K on; what fewer slots score may leave the frame."""
+def limits_of(panels: Iterable[Panel], across: bool = False) -> tuple[float, float]:
+    """What a row's y axes show (of paths with `across` the x axes): everything from the training K on; what fewer slots
+    score may leave the frame."""
     values = []
     for panel in panels:
-        for curve in panel.curves.values():
+        curves = panel.across if across and isinstance(panel, PathPanel) else panel.curves
+        for curve in curves.values():
             kept = curve.x >= (panel.train_slots if panel.against == "slots" else 0)
             kept = kept if kept.any() else np.ones_like(kept)
             values += [curve.low[kept], curve.high[kept]]
@@ -196,6 +233,18 @@ def limits_of(panels: Iterable[Panel]) -> tuple[float, float]:
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
     room = 0.06 * (high - low) or 0.05 * abs(high) or 0.05
     return low - room, high + 1.8 * room
+
+
+def path_axis(panel: PathPanel) -> str:
+    """What stands below paths: "ARI (hollow: 5 slots; filled: 10, 15)"."""
+    known = {int(k) for curve in panel.curves.values() for k in curve.x}
+    rest = ", ".join(str(k) for k in panel.marked if k in known and k != panel.train_slots)
+    return f"ARI (hollow: {panel.train_slots} slots{f'; filled: {rest}' if rest else ''})"
+
+
+def shared_limits(row: Sequence[Panel]) -> list[tuple[float, float]]:
+    """The y axis of each panel of a row: the same for panels of the same scale."""
+    return [limits_of(other for other in row if other.scale == panel.scale) for panel in row]
 
 
 def to_csv(labelled: Iterable[tuple[str, str, Figure]]) -> str:
@@ -208,6 +257,8 @@ def to_csv(labelled: Iterable[tuple[str, str, Figure]]) -> str:
     )
     for section, which, figure in labelled:
         for panel in (panel for row in figure.rows for panel in row):
+            if isinstance(panel, PathPanel):
+                continue  # both of its scores are in the other figures
             for norm, one in panel.curves.items():
                 at = "" if panel.slots is None else panel.slots
                 head = [section, which, norm, panel.metric, panel.source, " ".join(panel.datasets), at, panel.against]

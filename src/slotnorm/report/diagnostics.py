@@ -7,6 +7,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 
+from slotnorm.background import DIVISORS, SHARE, TAKEN, divided_name
 from slotnorm.diagnosis import OCCUPIED, SOURCE
 from slotnorm.report.appearance import TEXT, Look, looks
 from slotnorm.report.curves import Curve, curve
@@ -58,7 +59,8 @@ def diagnostics(title: str, measured: Sequence[Rows]) -> Diagnostics:
         by_norm.setdefault(run.norm, []).append(run)
     by_norm = {norm: by_norm[norm] for norm in looks(by_norm)}
     dataset = runs[0].datasets[0]
-    metrics = (*_PANELS, "occupancy", "update_norm", "mean_drift", "mass_error")
+    held = (SHARE, TAKEN, *(divided_name(divisor) for divisor in DIVISORS))
+    metrics = (*_PANELS, "occupancy", "update_norm", "mean_drift", "mass_error", *held)
     curves = {
         metric: {norm: curve(some, metric, dataset, source=SOURCE) for norm, some in by_norm.items()}
         for metric in metrics

@@ -1,18 +1,20 @@
 """Curves on paper: SVG and PNG by matplotlib, without its global state, the same bytes for the same data."""
 
+import dataclasses
 import io
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib
+import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as Paper
 from matplotlib.lines import Line2D
 
 from slotnorm.report.appearance import GRID, TEXT, Look, looks
-from slotnorm.report.curves import Curve, Figure, Panel, limits_of
+from slotnorm.report.curves import Curve, Figure, Panel, PathPanel, limits_of, path_axis, shared_limits
 from slotnorm.report.escaping import plain
 
 _PANEL = (3.5, 2.75)  # inches
@@ -36,8 +38,7 @@ def draw(figure: Figure) -> dict[str, bytes]:
         paper, axes = panels_on_paper(len(figure.rows), columns, figure.title, len(figure.counts))
         appearances = looks(figure.counts)
         for row, panels in zip(axes, figure.rows, strict=True):
-            limits = limits_of(panels)
-            for ax, panel in zip(row, panels, strict=False):
+            for ax, panel, limits in zip(row, panels, shared_limits(panels), strict=False):
                 _draw_panel(ax, panel, appearances)
                 ax.set_ylim(*limits)
             for ax in row[len(panels) :]:
@@ -117,7 +118,10 @@ def plain_number(value: float, _: Any) -> str:
 
 
 def whole_ticks(ax: Any, points: Sequence[int]) -> None:
-    """At most about eight whole numbers on the x axis, the first point among them."""
+    """At most about eight whole numbers on the x axis, the first point among them; of two points both and no other."""
+    if len(points) == 2:
+        ax.set_xticks(points)
+        return
     step = max(1, math.ceil((max(points) - min(points) + 1) / 8))
     ax.set_xticks(range(min(points), max(points) + 1, step))
 
@@ -138,6 +142,18 @@ def _entries_across(width: float) -> int:
 
 
 def _draw_panel(ax: Any, panel: Panel, appearances: Mapping[str, Look]) -> None:
+    if isinstance(panel, PathPanel):
+        _draw_paths(ax, panel, appearances)
+    elif panel.against == "divisor":
+        _draw_divisors(ax, panel, appearances)
+    else:
+        _draw_numbers(ax, panel, appearances)
+    ax.set_title(plain(panel.title), loc="left", color=TEXT)
+    ax.yaxis.set_major_formatter(plain_number)
+
+
+def _draw_numbers(ax: Any, panel: Panel, appearances: Mapping[str, Look]) -> None:
+    """Against numbers of slots or objects."""
     for norm, curve in panel.curves.items():
         draw_curve(ax, curve, appearances[norm])
     points = sorted({int(x) for curve in panel.curves.values() for x in curve.x})
@@ -149,5 +165,33 @@ def _draw_panel(ax: Any, panel: Panel, appearances: Mapping[str, Look]) -> None:
         ax.set_xlabel("objects in the scene")
         if panel.train_objects in points[:-1]:
             mark(ax, panel.train_objects + 0.5, "beyond training")
-    ax.set_title(plain(panel.title), loc="left", color=TEXT)
-    ax.yaxis.set_major_formatter(plain_number)
+
+
+def _draw_divisors(ax: Any, panel: Panel, appearances: Mapping[str, Look]) -> None:
+    """Against a few numbers at equal distances."""
+    points = sorted({int(x) for curve in panel.curves.values() for x in curve.x})
+    for norm, curve in panel.curves.items():
+        draw_curve(ax, dataclasses.replace(curve, x=np.searchsorted(points, curve.x)), appearances[norm])
+    ax.set_xticks(range(len(points)), [str(point) for point in points])
+    ax.set_xlabel("the background's mask divided by")
+
+
+def _draw_paths(ax: Any, panel: PathPanel, appearances: Mapping[str, Look]) -> None:
+    """Two scores against each other, with marks at the training K, hollow so that it hides none, and its multiples."""
+    for norm, up in panel.curves.items():
+        look, across = appearances[norm], panel.across[norm]
+        style = _DASHES if look.dashed else "solid"
+        if len(up.runs) > 1:
+            for name, values in up.runs.items():
+                ax.plot(across.runs[name], values, color=look.color, alpha=0.35, linewidth=0.7)
+        ax.plot(across.median, up.median, color=look.color, linewidth=1.6, linestyle=style)
+        for k in panel.marked:
+            at, hollow = up.x == k, k == panel.train_slots
+            face, edge = ("none", look.color) if hollow else (look.color, "white")
+            ax.plot(
+                across.median[at], up.median[at], linestyle="none", marker=look.marker, zorder=3, markerfacecolor=face,
+                markeredgecolor=edge, markersize=8.5 if hollow else 5, markeredgewidth=1.6 if hollow else 0.6,
+            )  # fmt: skip
+    ax.set_xlim(*limits_of([panel], across=True))
+    ax.xaxis.set_major_formatter(plain_number)
+    ax.set_xlabel(path_axis(panel))

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from slotnorm import weights
 from slotnorm.data.scenes import Scenes
-from slotnorm.diagnosis import diagnose
+from slotnorm.diagnosis import VERSION, diagnose
 from slotnorm.errors import DamagedFile, UserError
 from slotnorm.examples import Examples, make_examples
 from slotnorm.experiments import evaluation_sets
@@ -28,7 +28,9 @@ from slotnorm.sources import evaluation_scenes
 
 EXAMPLES, DIAGNOSIS = "examples", "diagnosis"
 _PICTURED = 12
-_DIAGNOSED = 64  # scenes: means over them are steady to a few percent, and nothing is decoded
+_DIAGNOSED = 64  # scenes: means over them are steady to a few percent, and little is decoded
+_DIAGNOSED_SMALL = 320  # of small images, which are quick: all that were evaluated, so that F-ARI is that of the tables
+_SMALL_SIDE = 32
 _DIAGNOSED_SLOTS = 8  # numbers of slots, evenly over those evaluated
 
 T = TypeVar("T")
@@ -83,7 +85,10 @@ class Inspector:
             made = make_examples(model, self._scenes(run, dataset, _PICTURED), slots, shown, **names)
             return self._keep(path, made, made.save)
 
-        return self._kept(path, Examples.load, lambda one: one.facts.get("weights") == run.facts["weights"], make)
+        def stale(kept: Examples) -> str:
+            return "" if kept.facts.get("weights") == run.facts["weights"] else "belongs to other weights"
+
+        return self._kept(path, Examples.load, stale, make)
 
     def _diagnosis(self, run: RunScores, dataset: str, slots: Sequence[int]) -> Rows:
         path = Path(run.facts["path"]) / DIAGNOSIS / f"{dataset}.npz"
@@ -94,20 +99,30 @@ class Inspector:
                 "run": run.name, "norm": run.norm, "seed": run.seed, "train_objects": run.train_objects,
                 "dataset": dataset, "protocol": run.protocol,
             }  # fmt: skip
-            rows = diagnose(model, self._scenes(run, dataset, _DIAGNOSED), slots, run.train_slots, **factors)
+            scenes = self._scenes(run, dataset, _DIAGNOSED_SMALL)
+            if scenes.images is None or max(scenes.images.shape[1:3]) > _SMALL_SIDE:
+                scenes = scenes[:_DIAGNOSED]
+            rows = diagnose(model, scenes, slots, run.train_slots, **factors)
             rows = rows.with_header({**rows.header, "weights": run.facts["weights"]})
             return self._keep(path, rows, rows.save)
 
-        return self._kept(path, Rows.load, lambda rows: rows.header.get("weights") == run.facts["weights"], make)
+        def stale(kept: Rows) -> str:
+            if kept.header.get("weights") != run.facts["weights"]:
+                return "belongs to other weights"
+            version = kept.header.get("version", 1)  # the first did not say
+            return "" if version == VERSION else f"is a diagnosis of version {version}, this slotnorm makes {VERSION}"
 
-    def _kept(self, path: Path, load: Callable[[Path], T], current: Callable[[T], bool], make: Callable[[], T]) -> T:
-        """What is kept at `path`, if it is whole and of these weights; made anew otherwise, where models may be run."""
+        return self._kept(path, Rows.load, stale, make)
+
+    def _kept(self, path: Path, load: Callable[[Path], T], stale: Callable[[T], str], make: Callable[[], T]) -> T:
+        """What is kept at `path`, if it is whole and `stale` has nothing to say against it; made anew otherwise, where
+        models may be run."""
         if path.is_file():
             try:
                 kept = load(path)
-                if current(kept):
+                if not (objection := stale(kept)):
                     return kept
-                reason = f"{path} belongs to other weights"
+                reason = f"{path} {objection}"
             except DamagedFile as error:
                 reason = str(error)
         else:

@@ -8,12 +8,25 @@ for (const plot of document.querySelectorAll("svg.plot")) {
   const readout = plot.parentElement.querySelector(".readout");
   let current = -1;
 
+  // a line through all curves at one number; on paths, where both axes are scores, a ring on each
+  const point = (index) => {
+    if (panel.places) {
+      cross.setAttribute("x1", panel.places[index]);
+      cross.setAttribute("x2", panel.places[index]);
+      return;
+    }
+    const spots = panel.curves.map((curve) => curve.spots[index]).filter((spot) => spot);
+    cross.setAttribute("d", spots.map(([x, y]) => `M${x - 7} ${y}a7 7 0 1 0 14 0a7 7 0 1 0-14 0z`).join("") || "M0 0");
+  };
+  const distance = (index, x, y) => {
+    if (panel.places) return Math.abs(panel.places[index] - x);
+    const spots = panel.curves.map((curve) => curve.spots[index]).filter((spot) => spot);
+    return Math.min(...spots.map((spot) => Math.hypot(spot[0] - x, spot[1] - y)));
+  };
   const show = (index) => {
     if (index === current) return;
     current = index;
-    const place = panel.places[index];
-    cross.setAttribute("x1", place);
-    cross.setAttribute("x2", place);
+    point(index);
     plot.classList.add("read");
     const head = document.createElement("b");
     head.textContent = `${panel.name} ${panel.points[index]}`;
@@ -36,10 +49,11 @@ for (const plot of document.querySelectorAll("svg.plot")) {
   };
   const nearest = (event) => {
     const box = plot.getBoundingClientRect();
-    const x = ((event.clientX - box.left) / box.width) * panel.width;
+    const scale = panel.width / box.width;
+    const [x, y] = [(event.clientX - box.left) * scale, (event.clientY - box.top) * scale];
     let best = 0;
-    panel.places.forEach((place, index) => {
-      if (Math.abs(place - x) < Math.abs(panel.places[best] - x)) best = index;
+    panel.points.forEach((_, index) => {
+      if (distance(index, x, y) < distance(best, x, y)) best = index;
     });
     show(best);
   };

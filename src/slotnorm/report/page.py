@@ -13,12 +13,13 @@ from typing import Any
 from slotnorm import __version__
 from slotnorm.diagnosis import OCCUPIED
 from slotnorm.errors import UserError
+from slotnorm.report import background
 from slotnorm.report.appearance import looks
 from slotnorm.report.contents import Report, SectionContents
-from slotnorm.report.curves import Figure
+from slotnorm.report.curves import Figure, TitledPanel
 from slotnorm.report.markup import Markup, element, embedded, joined
 from slotnorm.report.page_tables import draw_apart, draw_claims, draw_glance, draw_list, draw_runs, draw_table
-from slotnorm.report.panels import TitledPanel, css_class, draw_figure
+from slotnorm.report.panels import css_class, draw_figure
 from slotnorm.report.sections import Section
 from slotnorm.report.slider import MOST_SCENES, Slider, draw_slider, encode
 from slotnorm.report.tables import Table, at_slots
@@ -132,9 +133,15 @@ class _Writer:
             lambda: curves(both.figures, section), lambda: curves(both.figures_without_failed or (), kept), section
         )
         tables_twice = self._twice(lambda: _scores(both.table), lambda: _scores(both.table_without_failed), section)
+        held_twice = self._twice(
+            lambda: self._background(both.background),
+            lambda: self._background(both.background_without_failed),
+            section,
+        )
         return element(
             "section", element("h2", section.title, id=name), element("p", _about(section), class_="quiet"),
-            curves_twice, self._slider(contents), tables_twice, self._inside(contents), draw_apart(contents),
+            curves_twice, self._slider(contents), tables_twice, held_twice, self._inside(contents),
+            draw_apart(contents),
             draw_list(contents.notes),
             aria_labelledby=name,
         )  # fmt: skip
@@ -144,6 +151,14 @@ class _Writer:
         if not section.failures:
             return everything()
         return joined([element("div", everything(), class_="all"), element("div", kept(), class_="kept")])
+
+    def _background(self, held: background.Background | None) -> Markup:
+        """F-ARI beside ARI, and who holds the background: words, figure, numbers."""
+        if held is None:
+            return Markup()
+        words = [element("p", paragraph, class_="quiet") for paragraph in held.words]
+        table = draw_table(held.table) if held.table is not None else None
+        return joined([element("h3", background.TITLE), *words, draw_figure(held.figure, self.data), table])
 
     def _slider(self, contents: SectionContents) -> Markup | None:
         if contents.stem not in self.sliders:

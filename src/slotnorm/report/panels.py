@@ -2,20 +2,25 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from slotnorm.report.appearance import Look, looks, measure
-from slotnorm.report.curves import Curve, Figure, Panel, limits_of
+from slotnorm.report.curves import Curve, Figure, Panel, PathPanel, limits_of, path_axis, shared_limits
 from slotnorm.report.markup import Markup, element, joined
 
 _WIDTH, _HEIGHT = 360, 236  # units of the drawing; about pixels on a phone
 _LEFT, _RIGHT, _TOP, _BOTTOM = 44, 10, 10, 36
 _TICKS = 5
 _MARK = 3.1  # half the size of a marker
+_NAMES = {"slots": "slots K", "objects": "objects", "divisor": "divided by"}
+_AXES = {
+    "slots": "slots K in evaluation",
+    "objects": "objects in the scene",
+    "divisor": "the background's mask divided by",
+}
 
 # matplotlib's names of markers -> a path around the point where the pen is
 _MARKERS = {
@@ -30,17 +35,6 @@ _MARKERS = {
 }
 
 
-@dataclass(frozen=True)
-class TitledPanel(Panel):
-    """A panel of what is no score, which says itself what it shows."""
-
-    words: str = ""
-
-    @property
-    def title(self) -> str:
-        return self.words
-
-
 def number(value: float, metric: str) -> str:
     """A score as it is read out; a dash where there is none."""
     return "–" if value != value else f"{value:.{measure(metric).decimals}f}"
@@ -51,10 +45,9 @@ def draw_figure(figure: Figure, data: dict[str, Any]) -> Markup:
     appearances = looks(figure.counts)
     panels: list[Markup] = []
     for row in figure.rows:
-        limits = limits_of(row)
-        for panel in row:
+        for panel, limits in zip(row, shared_limits(row), strict=True):
             name = f"panel-{len(data)}"
-            drawing = _Drawing(panel, limits)
+            drawing = _Paths(panel, limits) if isinstance(panel, PathPanel) else _Drawing(panel, limits)
             data[name] = drawing.numbers(appearances)
             head = element("h4", panel.title)
             readout = element("p", class_="readout", aria_live="polite", hidden=True)
@@ -89,9 +82,10 @@ def css_class(norm: str) -> str:
     )
 
 
-def marker(look: Look) -> str:
+def marker(look: Look, size: float = 1.0) -> str:
     """The path of a marker around the pen's place."""
-    sizes = {"r": _MARK, "d": 2 * _MARK, "w": 1.35 * _MARK, "t": _MARK / 2}
+    half = size * _MARK
+    sizes = {"r": half, "d": 2 * half, "w": 1.35 * half, "t": half / 2}
     return _MARKERS.get(look.marker, _MARKERS["o"]).format(**{name: f"{size:.3g}" for name, size in sizes.items()})
 
 
@@ -110,10 +104,12 @@ class _Drawing:
     def __init__(self, panel: Panel, limits: tuple[float, float]) -> None:
         self.panel, self.limits = panel, limits
         self.points = sorted({int(x) for curve in panel.curves.values() for x in curve.x})
-        self.name = "slots K" if panel.against == "slots" else "objects"
+        self.name = _NAMES[panel.against]
 
     def x(self, value: float) -> float:
         first, last = self.points[0], self.points[-1]
+        if self.panel.against == "divisor":  # a few numbers at equal distances
+            value, first, last = self.points.index(int(value)), 0, len(self.points) - 1
         share = (value - first) / (last - first) if last > first else 0.5
         return _LEFT + 6 + share * (_WIDTH - _LEFT - _RIGHT - 12)
 
@@ -141,29 +137,43 @@ class _Drawing:
         label = f"{self.panel.title}, against {self.name}. Left and right arrow keys read the values."
         return element(
             "svg", clip, self._axes(), element("g", *curves, clip_path=f"url(#{name}-clip)"),
-            element("line", class_="cross", y1=_TOP, y2=_HEIGHT - _BOTTOM, x1=0, x2=0),
+            self._cross(),
             viewBox=f"0 0 {_WIDTH} {_HEIGHT}", id=name, class_="plot", tabindex="0", role="img", aria_label=label,
         )  # fmt: skip
 
+    def _cross(self) -> Markup:
+        """What the script puts where values are read."""
+        return element("line", class_="cross", y1=_TOP, y2=_HEIGHT - _BOTTOM, x1=0, x2=0)
+
     def _axes(self) -> Markup:
-        parts, bottom = [], _HEIGHT - _BOTTOM
-        ticks = ticks_between(*self.limits)
-        decimals = next(
-            d for d in range(1, 16) if all(math.isclose(round(tick, d), tick, abs_tol=1e-12) for tick in ticks)
-        )
-        for value in ticks:
+        parts = []
+        for value, words in _labelled(ticks_between(*self.limits)):
             y = round(self.y(value), 1)
             parts.append(element("line", class_="grid", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=y, y2=y))
-            parts.append(element("text", f"{value:.{decimals}f}", class_="tick left", x=_LEFT - 6, y=y + 3.5))
+            parts.append(element("text", words, class_="tick left", x=_LEFT - 6, y=y + 3.5))
+        return joined([*parts, *self._below()])
+
+    def _below(self) -> list[Markup]:
+        """The x axis: numbers and title, and where training ended."""
         every = max(1, math.ceil((self.points[-1] - self.points[0] + 1) / 9))
-        for point in range(self.points[0], self.points[-1] + 1, every):
-            parts.append(element("text", point, class_="tick", x=round(self.x(point), 1), y=bottom + 14))
-        title = "slots K in evaluation" if self.panel.against == "slots" else "objects in the scene"
-        parts.append(element("text", title, class_="axis", x=(_LEFT + _WIDTH - _RIGHT) / 2, y=_HEIGHT - 5))
-        return joined([*parts, self._training()])
+        few = len(self.points) == 2 or self.panel.against == "divisor"
+        ticks = self.points if few else range(self.points[0], self.points[-1] + 1, every)
+        return [
+            *(self._tick(self.x(point), str(point)) for point in ticks),
+            self._axis(_AXES[self.panel.against]),
+            self._training(),
+        ]
+
+    def _tick(self, x: float, words: str) -> Markup:
+        return element("text", words, class_="tick", x=round(x, 1), y=_HEIGHT - _BOTTOM + 14)
+
+    def _axis(self, words: str) -> Markup:
+        return element("text", words, class_="axis", x=(_LEFT + _WIDTH - _RIGHT) / 2, y=_HEIGHT - 5)
 
     def _training(self) -> Markup:
         """A dotted line at the training K, or after the most objects of training."""
+        if self.panel.against == "divisor":
+            return Markup()
         if self.panel.against == "slots":
             place, words = float(self.panel.train_slots), "trained"
         else:
@@ -189,17 +199,83 @@ class _Drawing:
         parts.append(element("path", class_="mark", d="".join(f"M{place}{marker(look)}" for place in places)))
         return element("g", *parts, class_=css_class(norm))
 
-    def _line(self, x: NDArray[np.int64], values: NDArray[np.float64]) -> str:
+    def _line(self, x: NDArray[Any], values: NDArray[np.float64]) -> str:
         """A path that is broken where a value is missing."""
         words, pen = [], "M"
         for point, value in zip(x.tolist(), values.tolist(), strict=True):
-            if value == value:
+            known = value == value and point == point
+            if known:
                 words.append(f"{pen}{self.x(point):.1f} {self.y(value):.1f}")
-            pen = "L" if value == value else "M"
+            pen = "L" if known else "M"
         return "".join(words) or "M0 0"
 
     def _places(self, x: NDArray[np.int64], values: NDArray[np.float64]) -> list[str]:
         return [f"{self.x(p):.1f} {self.y(v):.1f}" for p, v in zip(x.tolist(), values.tolist(), strict=True)]
+
+
+class _Paths(_Drawing):
+    """One score against another, with marks at the training K, hollow so that it hides none, and its multiples."""
+
+    panel: PathPanel
+
+    def __init__(self, panel: PathPanel, limits: tuple[float, float]) -> None:
+        super().__init__(panel, limits)
+        self.across = limits_of([panel], across=True)
+
+    def x(self, value: float) -> float:
+        low, high = self.across
+        return _LEFT + (value - low) / (high - low) * (_WIDTH - _LEFT - _RIGHT)
+
+    def numbers(self, appearances: Mapping[str, Look]) -> dict[str, Any]:
+        """What the script reads out: for every K both scores of each path, and where they are."""
+        curves = []
+        for norm, up in self.panel.curves.items():
+            at = {int(k): place for place, k in enumerate(up.x)}
+            words = [_both(self.panel, norm, at[k]) if k in at else "–" for k in self.points]
+            spots = [self._spot(norm, at[k]) if k in at else None for k in self.points]
+            shown = {"label": appearances[norm].label, "class": css_class(norm), "values": words, "spots": spots}
+            curves.append(shown)
+        return {"name": self.name, "points": self.points, "curves": curves, "width": _WIDTH}
+
+    def _spot(self, norm: str, place: int) -> list[float] | None:
+        x, y = float(self.panel.across[norm].median[place]), float(self.panel.curves[norm].median[place])
+        return [round(self.x(x), 1), round(self.y(y), 1)] if x == x and y == y else None
+
+    def _cross(self) -> Markup:
+        return element("path", class_="cross", fill="none", d="M0 0")
+
+    def _below(self) -> list[Markup]:
+        parts = []
+        for value, words in _labelled(ticks_between(*self.across)):
+            x = round(self.x(value), 1)
+            parts.append(element("line", class_="grid", x1=x, x2=x, y1=_TOP, y2=_HEIGHT - _BOTTOM))
+            parts.append(self._tick(x, words))
+        return [*parts, self._axis(path_axis(self.panel))]
+
+    def _curve(self, curve: Curve, norm: str, look: Look) -> Markup:
+        across, parts = self.panel.across[norm], []
+        if len(curve.runs) > 1:
+            for name, values in curve.runs.items():
+                parts.append(element("path", class_="run", d=self._line(across.runs[name], values)))
+        parts.append(element("path", class_=_classes("line", look), d=self._line(across.median, curve.median)))
+        spots = {int(k): spot for place, k in enumerate(curve.x) if (spot := self._spot(norm, place)) is not None}
+        for k in (k for k in self.panel.marked if k in spots):
+            hollow, (x, y) = k == self.panel.train_slots, spots[k]
+            shape = f"M{x} {y}{marker(look, 1.6 if hollow else 1.0)}"
+            parts.append(element("path", class_="mark hollow" if hollow else "mark", d=shape))
+        return element("g", *parts, class_=css_class(norm))
+
+
+def _labelled(ticks: Sequence[float]) -> list[tuple[float, str]]:
+    """Ticks with their numbers, in as many decimals as they need."""
+    decimals = next(d for d in range(1, 16) if all(math.isclose(round(t, d), t, abs_tol=1e-12) for t in ticks))
+    return [(tick, f"{tick:.{decimals}f}") for tick in ticks]
+
+
+def _both(panel: PathPanel, norm: str, place: int) -> str:
+    """Both scores at a place of a path."""
+    up, across = (float(one[norm].median[place]) for one in (panel.curves, panel.across))
+    return f"F-ARI {number(up, 'f_ari')}, ARI {number(across, 'ari')}"
 
 
 def _classes(name: str, look: Look) -> str:
@@ -214,17 +290,25 @@ def _spoken(curve: Curve, place: int, metric: str) -> str:
     return words
 
 
+def _told(panel: Panel, norm: str, place: int) -> str:
+    """What a panel says of a normalization at a place of its curve."""
+    if isinstance(panel, PathPanel):
+        return _both(panel, norm, place)
+    return _spoken(panel.curves[norm], place, panel.metric)
+
+
 def _values(panel: Panel) -> Markup:
     """Every value of a panel as a table, for those who do not point or do not see."""
     points: Sequence[int] = sorted({int(x) for curve in panel.curves.values() for x in curve.x})
-    head = element("tr", element("th", "K" if panel.against == "slots" else "objects", scope="col"),
-                   *(element("th", look.label, scope="col") for look in looks(panel.curves).values()))  # fmt: skip
+    first = "K" if panel.against == "slots" else _NAMES[panel.against]
+    labels = [element("th", look.label, scope="col") for look in looks(panel.curves).values()]
     rows = []
     for point in points:
         cells = []
-        for curve in panel.curves.values():
+        for norm, curve in panel.curves.items():
             at = np.flatnonzero(curve.x == point)
-            cells.append(element("td", _spoken(curve, int(at[0]), panel.metric) if len(at) else "–"))
+            cells.append(element("td", _told(panel, norm, int(at[0])) if len(at) else "–"))
         rows.append(element("tr", element("th", point, scope="row"), *cells))
+    head = element("tr", element("th", first, scope="col"), *labels)
     table = element("table", element("caption", panel.title), element("thead", head), element("tbody", *rows))
     return element("div", table, class_="wide", tabindex="0", role="region", aria_label=f"Values: {panel.title}")

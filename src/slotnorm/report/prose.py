@@ -5,6 +5,7 @@ from typing import Any
 
 from slotnorm.report import evidence
 from slotnorm.report.appearance import looks
+from slotnorm.report.background import TITLE, Background
 from slotnorm.report.claims import SCALES, Outcome, counted
 from slotnorm.report.contents import Report, SectionContents
 from slotnorm.report.escaping import markdown as escaped
@@ -111,6 +112,9 @@ def _section(contents: SectionContents) -> list[str]:
     for which, table in (("", both.table), ("Without failed runs:", both.table_without_failed)):
         if table is not None:
             lines += [*([which, ""] if which else []), to_markdown(table)]
+    for which, held in (("", both.background), (" (without failed runs)", both.background_without_failed)):
+        if held is not None:
+            lines += _background(contents, held, which)
     if contents.illustration is not None:
         for k in (*contents.picture_slots(), None):
             words = "over K" if k is None else f"with {k} slots"
@@ -121,6 +125,15 @@ def _section(contents: SectionContents) -> list[str]:
     lines += _apart(contents)
     lines += [*(f"- {escaped(note)}" for note in contents.notes), ""] if contents.notes else []
     return lines
+
+
+def _background(contents: SectionContents, held: Background, which: str) -> list[str]:
+    """The figure on F-ARI and the background, what it says, and its numbers."""
+    words = escaped(held.figure.caption) + which
+    lines = [f"### {TITLE}{which}", ""]
+    lines += [line for paragraph in held.words for line in (escaped(paragraph), "")] if not which else []
+    lines += [f"![{words}]({contents.figure_file(held.figure)})", "", f"*{words}*", ""]
+    return [*lines, to_markdown(held.table)] if held.table is not None else lines
 
 
 def _diagnostics(contents: SectionContents) -> list[str]:

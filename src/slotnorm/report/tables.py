@@ -147,7 +147,8 @@ def decimals_of(table: Table, column: int) -> int:
     """How many decimals a column shows: three, and more where the smallest number would lose its digits."""
     medians = [abs(line.cells[column].spread.median) for part in table.parts for line in part.lines]
     least = min((median for median in medians if median > 0), default=1.0)
-    if measure(table.metrics[column]).higher_is_better:
+    shown = measure(table.metrics[column])
+    if shown.higher_is_better or shown.is_share:
         return 3
     return max(3, 2 - math.floor(math.log10(least)))
 
@@ -265,4 +266,5 @@ def _latex_label(metric: str) -> str:
         escaping.latex(label.replace("ℓ²", "@").replace("∞", "!"))
         .replace("@ loss", r"$\ell^2$ loss")
         .replace("!", r"$\infty$")
+        .replace("÷", r"$\div$")
     )

@@ -70,11 +70,7 @@ def write(report: Report, out: Path, rows: bool = True) -> None:
     labelled = [
         (contents.section.title, which, figure)
         for contents in report.sections
-        for which, some in (
-            ("all", contents.both.figures),
-            ("without failed", contents.both.figures_without_failed or ()),
-        )
-        for figure in some
+        for which, figure in contents.both.all_figures()
     ]
     folder.write("curves.csv", curves.to_csv(labelled))
     folder.write("scores.csv", _scores_csv(report.runs))
@@ -123,12 +119,11 @@ def _earlier(out: Path) -> list[str]:
 
 
 def _write_section(folder: _Folder, contents: SectionContents) -> None:
-    for figure in (*contents.both.figures, *(contents.both.figures_without_failed or ())):
+    for _, figure in contents.both.all_figures():
         for suffix, content in draw(figure).items():
             folder.write(contents.figure_file(figure, suffix), content)
-    for table in (contents.both.table, contents.both.table_without_failed):
-        if table is not None:
-            _write_table(folder, table, contents.table_file(table, ""))
+    for table in contents.both.all_tables():
+        _write_table(folder, table, contents.table_file(table, ""))
     if contents.diagnostics is not None:
         for suffix, content in draw_diagnostics(contents.diagnostics).items():
             folder.write(f"figures/{contents.stem}-diagnostics.{suffix}", content)
