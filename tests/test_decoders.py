@@ -72,6 +72,30 @@ def test_values_and_gradients_equal_the_plain_model_at_any_tile(kind, recompute,
             )
 
 
+@pytest.mark.parametrize("recompute", [False, True], ids=["kept", "recomputed"])
+@pytest.mark.parametrize("strides", [(2, 2), (2, 2, 1)], ids=["channels last", "by transforms"])
+def test_the_broadcast_decoder_rounds_as_float32_does(strides, recompute):
+    """Its layouts and transforms are for float32 alone, which the tests in float64 never take."""
+    torch.manual_seed(4)
+    arguments = {**BROADCAST, "decoder_strides": strides}
+    exact = plain_images(**arguments).double()
+    fast = ImageAutoencoder(**arguments, recompute=recompute)
+    exact.load_state_dict(fast.state_dict())
+    slots = torch.randn(3, 5, 6, requires_grad=True)
+    wide = slots.detach().double().requires_grad_()
+    found, expected = fast.read(slots, slots)[2:4], exact.decoder(wide)
+    with torch.no_grad():
+        evaluated = fast.read(slots, slots)[2:4]
+    weights = torch.linspace(-1, 1, 5)[:, None, None]
+    for masks, reconstruction in (found, expected):
+        (reconstruction.square().mean() + (masks.square() * weights).mean()).backward()
+    pairs = [*zip(found, expected, strict=True), *zip(evaluated, expected, strict=True), (slots.grad, wide.grad)]
+    gradients = {name: parameter.grad for name, parameter in exact.named_parameters()}
+    pairs += [(parameter.grad, gradients[f"decoder.{name}"]) for name, parameter in fast.decoder.named_parameters()]
+    for value, reference in pairs:
+        assert (value - reference).abs().max() < 1e-5 * reference.abs().max()
+
+
 @pytest.mark.parametrize("rows", [1, 2, 5, 7, 20, 100])
 @pytest.mark.parametrize("kind", KINDS)
 def test_evaluation_with_the_running_softmax_equals_the_plain_model(kind, rows, monkeypatch):

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from slotnorm.errors import UserError, nearest
-from slotnorm.models.convolution import Convolution, TransposedConvolution
+from slotnorm.models.convolution import Convolution, TransposedConvolution, lay_out, reach_of_taps, spread
 from slotnorm.models.mixing import SlotDecoding, join, mix, rows_at_once
 from slotnorm.models.parts import (
     Decomposition,
@@ -148,22 +148,27 @@ class BroadcastDecoder(nn.Module):
         self.cnn = nn.Sequential(*layers, TransposedConvolution(channels, 4, 3))
         draw_glorot(self)
         self.position = PositionEmbedding(size // growth, dim, positions, position_scale)
+        self.reach: Tensor
+        self.register_buffer("reach", reach_of_taps(size // growth, kernel, strides[0]), persistent=False)
         self.widest = channels * size**2
 
     def decoding(self) -> SlotDecoding:
-        """How to decode rows of slots, for `mix`."""
-        names = [name for name, _ in self.cnn.named_parameters()]
+        """How to decode rows of slots, for `mix`. The first layer is linear: positions go through it once for all."""
+        first, *others = self.cnn.children()
+        later = nn.Sequential(*others)
+        start = first(self.position()[None])
+        names = [name for name, _ in later.named_parameters()]
 
         def decode(rows: Tensor, weights: Sequence[Tensor], values: bool) -> tuple[Tensor, Tensor | None]:
-            grid, *weights = weights
+            start, weight, *weights = weights
             if not values:  # the last layer's colours are not needed
                 weights[-2:] = weights[-2][:, _ALPHA:], weights[-1][_ALPHA:]
-            start = rows[:, :, None, None] + grid
-            painted = torch.func.functional_call(self.cnn, dict(zip(names, weights, strict=True)), (start,))
+            grown = lay_out(spread(rows, weight, self.reach) + start, later)
+            painted = torch.func.functional_call(later, dict(zip(names, weights, strict=True)), (grown,))
             return painted[:, -1], painted[:, :_ALPHA] if values else None
 
-        weights = (self.position(), *self.cnn.parameters())
-        return SlotDecoding(decode, weights, channel_axis=1, row_bytes=self.widest * weights[0].element_size())
+        weights = (start, next(first.parameters()), *later.parameters())
+        return SlotDecoding(decode, weights, channel_axis=1, row_bytes=self.widest * start.element_size())
 
 
 class DenseDecoder(nn.Module):

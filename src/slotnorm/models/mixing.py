@@ -197,6 +197,8 @@ def differentiate_kept(
     ctx: Any, slots: Tensor, weights: list[Tensor], for_masks: Tensor | None, for_mixed: Tensor | None
 ) -> tuple[Tensor | None, ...]:
     """Gradients that can be differentiated again, from the kept graph; ctx of a function (slots, _, _, *weights)."""
+    # each a variable of its own: one may have been computed from another, whose gradient is not to come twice
+    slots, *weights = (tensor.view_as(tensor) for tensor in (slots, *weights))
     outputs = _mix_kept(ctx.decoding._replace(weights=tuple(weights)), slots, ctx.at_once, reconstruct=True)
     pairs = zip(outputs, (for_masks, for_mixed), strict=True)
     made, gradients = zip(*((output, gradient) for output, gradient in pairs if gradient is not None), strict=True)
