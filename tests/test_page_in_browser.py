@@ -162,6 +162,31 @@ def test_arrow_keys_read_a_curve(page):
     assert page.execute_script("return document.querySelector('.all .readout').hidden")
 
 
+def test_paths_are_read_at_the_nearest_place_and_by_keyboard(page):
+    from selenium.webdriver import ActionChains
+    from selenium.webdriver.common.by import By
+
+    plot = page.find_element(By.CSS_SELECTOR, ".all svg.plot[aria-label^='F-ARI against ARI']")
+    readout = plot.find_element(By.XPATH, "../p[@class='readout']")
+    content = f"JSON.parse(document.getElementById('data').textContent)['{plot.get_attribute('id')}']"
+    panel = page.execute_script(f"return {content}")
+    page.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", plot)
+    box = page.execute_script("return arguments[0].getBoundingClientRect().toJSON()", plot)
+    for index in (0, len(panel["points"]) - 1):
+        x, y = panel["curves"][0]["spots"][index]  # of the baseline, whose path is long
+        scale = box["width"] / panel["width"]
+        from_middle = round(x * scale - box["width"] / 2), round(y * scale - box["height"] / 2)
+        ActionChains(page).move_to_element_with_offset(plot, *from_middle).perform()
+        expected = [f"slots K {panel['points'][index]}"]
+        expected += [f"{curve['label']} {curve['values'][index]}" for curve in panel["curves"]]
+        assert readout.text.splitlines() == expected
+    rings = page.execute_script("return arguments[0].querySelector('.cross').getAttribute('d')", plot)
+    assert rings.count("M") == len(panel["curves"])
+    plot.send_keys("\ue011", "\ue014")  # home, right
+    assert readout.text.startswith(f"slots K {panel['points'][1]}")
+    assert page.execute_script("return arguments[0].querySelector('.cross').getAttribute('d')", plot) != rings
+
+
 def test_failed_runs_are_left_out_by_the_toggle(page):
     from selenium.webdriver.common.by import By
 
