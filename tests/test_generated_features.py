@@ -195,7 +195,7 @@ def test_an_encoder_of_another_width_is_refused_before_anything_is_trained(tmp_p
     wide = short("toy-features-4-5")
     model = dataclasses.replace(wide.recipe.model, features=64)
     assert isinstance(model, FeatureModel)
-    with pytest.raises(UserError, match=r"holds features of shape \(256, 32\), but the model takes \(256, 64\)"):
+    with pytest.raises(UserError, match=r"holds features of shape \(144, 32\), but the model takes \(144, 64\)"):
         train(dataclasses.replace(wide, recipe=dataclasses.replace(wide.recipe, model=model)), tmp_path)
     assert not list(tmp_path.iterdir())
 

@@ -127,7 +127,7 @@ _FEATURE_SETS = {
 }
 _TOY_FEATURES = Recipe(
     model=FeatureModel(tokens=144, features=32, dim=32, decoder=64, hidden=64),
-    steps=3_500, batch_size=32, **_TOY_SCHEDULE,
+    steps=5_000, batch_size=32, **_TOY_SCHEDULE,
 )  # fmt: skip
 
 _SMALL_SCENES = GeneratedScenes(style="clevr", objects=(3, 6), test_objects=(3, 10), size=64, num=20_000)
