@@ -11,6 +11,7 @@ other programs on the machine disturb less. A ratio above 1 says that the sweep 
 """
 
 import argparse
+import dataclasses
 import statistics
 import sys
 import tempfile
@@ -24,6 +25,7 @@ from sklearn.metrics import adjusted_rand_score
 
 import slotnorm as sn
 from slotnorm.allocator import keep_freed_memory
+from slotnorm.config import ImageModel
 from slotnorm.data import Builder, Scenes
 from slotnorm.data.batches import to_images
 from slotnorm.evaluation import SLOTS
@@ -32,14 +34,12 @@ from slotnorm.models import ImageAutoencoder
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from plain_models import PlainAutoencoder, plain_images
 
-SIZES = {
-    "small": {"size": 64, "channels": 32, "dim": 64, "hidden": 128, "strides": (2, 1, 1), "decoder_strides": (2, 2, 2)},
-    "paper's layers at 64x64": {"size": 64, "channels": 64, "dim": 64, "hidden": 128, "decoder_strides": (2, 2, 2, 1)},
-    "toy": {
-        "size": 16, "channels": 32, "dim": 32, "hidden": 64, "kernel": 3, "strides": (1, 1), "decoder": "dense",
-        "decoder_hidden": (256, 256),
-    },
-}  # fmt: skip
+MODELS = {
+    "small-6-7": sn.experiment("small-6-7").recipe.model,
+    "paper's layers at 64x64": ImageModel(size=64, decoder_strides=(2, 2, 2, 1)),
+    "toy": sn.experiment("toy").recipe.model,
+}
+OURS_ALONE = ("positions", "position_scale", "recompute")  # what the plain model has no choice of, and takes no time
 
 
 def build(folder: str, num: int, size: int) -> Scenes:
@@ -88,11 +88,12 @@ def main() -> None:
     keep_freed_memory()
     torch.set_num_threads(1)
     print(f"{'model':<26}{'seconds':>10}{'one each':>11}{'plain':>9}{'attention alone':>18}")
-    for name, sizes in SIZES.items():
+    for name, recipe in MODELS.items():
         if arguments.only not in name:
             continue
-        model = ImageAutoencoder(**sizes, iterations=5)  # type: ignore[arg-type]
-        plain = plain_images(**sizes)  # type: ignore[arg-type]
+        sizes = dataclasses.asdict(recipe)
+        model = ImageAutoencoder(**sizes, iterations=5)
+        plain = plain_images(**{field: value for field, value in sizes.items() if field not in OURS_ALONE})
         with tempfile.TemporaryDirectory() as folder:
             scenes = build(folder, arguments.scenes, model.size)
             ways = {

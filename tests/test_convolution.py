@@ -48,13 +48,16 @@ def test_without_nnpack_the_usual_convolution_is_taken(monkeypatch):
     assert torch.equal(layer(images), torch.nn.functional.conv2d(images, layer.weight, layer.bias, padding=2))
 
 
-@pytest.mark.parametrize(("channels_out", "kernel", "stride"), [(24, 5, 2), (16, 3, 2), (4, 3, 1)])
-def test_a_transposed_convolution_with_channels_last_rounds_no_worse_than_float32(channels_out, kernel, stride):
+@pytest.mark.parametrize("width", [8, 9])
+@pytest.mark.parametrize(
+    ("channels_out", "kernel", "stride"), [(24, 5, 2), (16, 3, 2), (4, 3, 1), (1, 3, 1), (3, 5, 1)]
+)
+def test_a_transposed_convolution_with_channels_last_rounds_no_worse_than_float32(channels_out, kernel, stride, width):
     torch.manual_seed(0)
     fast = convolution.TransposedConvolution(16, channels_out, kernel, stride)
     exact = torch.nn.ConvTranspose2d(16, channels_out, kernel, stride, kernel // 2, stride - 1).double()
     exact.load_state_dict(fast.state_dict())
-    images = torch.randn(3, 16, 9, 9).contiguous(memory_format=torch.channels_last).requires_grad_()
+    images = torch.randn(3, 16, 9, width).contiguous(memory_format=torch.channels_last).requires_grad_()
     assert convolution._has_channels_last(images)
     wide = images.detach().double().contiguous().requires_grad_()
     found, expected = fast(images), exact(wide)

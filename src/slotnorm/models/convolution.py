@@ -16,9 +16,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import conv2d, conv_transpose2d
+from torch.nn.functional import conv2d, conv_transpose2d, pad
 
 _FEWEST_CHANNELS = 8  # below, the transforms cost more than they save
+_LANES = 8  # numbers in a vector register: with fewer output channels some are idle
 
 
 class Convolution(nn.Conv2d):
@@ -43,10 +44,13 @@ class TransposedConvolution(nn.ConvTranspose2d):
         if self.stride == (1, 1) and _is_fast(images, self.weight):
             return _convolve(images, _turn(self.weight), self.bias)
         padding, beyond = self.kernel_size[0] // 2, self.output_padding
-        if self.bias is not None and torch.is_grad_enabled() and _has_channels_last(images):
-            # oneDNN's gradient of the bias takes as long as that of the weights in this layout, a sum does not
-            made = conv_transpose2d(images, self.weight, None, self.stride, padding, beyond)
-            return made.add_(self.bias[:, None, None])
+        if self.bias is not None and _has_channels_last(images):
+            if torch.is_grad_enabled():
+                # oneDNN's gradient of the bias takes as long as that of the weights in this layout, a sum does not
+                made = conv_transpose2d(images, self.weight, None, self.stride, padding, beyond)
+                return made.add_(self.bias[:, None, None])
+            if self.stride == (1, 1) and 2 * self.weight.shape[1] <= _LANES and images.shape[3] % 2 == 0:
+                return _convolve_pairs(images, _turn(self.weight), self.bias)
         return conv_transpose2d(images, self.weight, self.bias, self.stride, padding, beyond)
 
 
@@ -111,6 +115,14 @@ def _nnpack_is_there() -> bool:
 def _turn(weight: Tensor) -> Tensor:
     """The weights of the transposed map: channels exchanged, both axes reversed."""
     return weight.transpose(0, 1).flip(2, 3)
+
+
+def _convolve_pairs(images: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Stride 1 with channels last: two neighbouring pixels are made as one of twice the channels, where they lie."""
+    pairs = torch.cat([pad(weight, (0, 1)), pad(weight, (1, 0))])
+    made = conv2d(images, pairs, bias.repeat(2), stride=(1, 2), padding=weight.shape[2] // 2)
+    pixels: Tensor = made.permute(0, 2, 3, 1).unflatten(3, (2, -1)).flatten(2, 3)
+    return pixels.permute(0, 3, 1, 2)
 
 
 def _convolve(images: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -165,6 +165,7 @@ class BroadcastDecoder(nn.Module):
                 weights[-2:] = weights[-2][:, _ALPHA:], weights[-1][_ALPHA:]
             grown = lay_out(spread(rows, weight, self.reach) + start, later)
             painted = torch.func.functional_call(later, dict(zip(names, weights, strict=True)), (grown,))
+            painted = painted.contiguous()  # each channel is mixed by itself
             return painted[:, -1], painted[:, :_ALPHA] if values else None
 
         weights = (start, next(first.parameters()), *later.parameters())

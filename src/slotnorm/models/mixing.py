@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-_CACHE_BYTES = 4 * 2**20  # of the widest activation in a tile on a CPU; a row of the paper's 128x128 decoder is as much
+_CACHE_BYTES = 6 * 2**20  # of the widest activation in a tile on a CPU; a row of the paper's 128x128 decoder has 4 MB
 _DEVICE_BYTES = 256 * 2**20  # elsewhere: 64 such rows
 
 Tile = tuple[slice, slice]
