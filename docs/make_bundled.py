@@ -1,29 +1,44 @@
-"""Put runs into the package, for `slotnorm demo`: python docs/make_bundled.py RUN RUN ... [--half].
+"""Put models into the package, for `slotnorm demo`: python docs/make_bundled.py RUNS ...
 
-Each becomes src/slotnorm/bundled/NAME-NORM.safetensors with its model card; hashes.json lists the SHA-256 of all files.
-With --half matrices are stored in half precision, which makes the files half as large; the card then says so.
+Of the toy study's evaluated runs in the folders RUNS, for each main normalization the one with the median F-ARI at the
+training number of slots (not the best) becomes src/slotnorm/bundled/toy-NORM.safetensors: matrices in half precision,
+which makes files half as large. Its model card says where it comes from and what the file itself scores; hashes.json
+lists the SHA-256 of all files.
 """
 
 import json
 import sys
 from pathlib import Path
 
-from slotnorm import files, weights
+import numpy as np
+
+from slotnorm import experiments, files, weights
 from slotnorm.bundle import HASHES, bundled_folder
+from slotnorm.evaluation import score
+from slotnorm.models import SlotModel
+from slotnorm.report.inspecting import median_run
+from slotnorm.report.reading import read
+from slotnorm.report.scores import RunScores
 from slotnorm.runs import Run
+from slotnorm.sources import evaluation_scenes
+
+STUDY = "toy"
+_FACTORS = (1, 2, 3)  # times the training K
+_METRICS = {"f_ari": "F-ARI", "ari": "ARI", "l2": "ℓ²"}
 
 
-def bundle(runs: list[Path], folder: Path, half: bool = False) -> None:
-    """Export the runs into `folder` and list all that it holds."""
-    for path in runs:
-        run = Run.open(path)
-        made = run.export(folder / f"{run.experiment.name}-{run.experiment.norm}.safetensors")
-        if half:
-            whole, card = weights.unpack(made), made.with_suffix(".md").read_text(encoding="utf-8")
-            tensors = {name: tensor.half() if tensor.dim() > 1 else tensor for name, tensor in whole.tensors.items()}
-            smaller = weights.Weights(tensors, whole.experiment, whole.step, whole.facts)
-            text = card.rpartition("\nSHA-256 of")[0]
-            weights.export(smaller, made, f"{text}\nMatrices are stored in half precision.\n")
+def bundle(runs: list[Path], folder: Path, data: Path | None = None) -> None:
+    """Export the median runs into `folder` and list all that it holds; `data` are test scenes, if not generated."""
+    (section,) = (section for section in read(runs).sections if section.study == STUDY)
+    for norm in [norm for norm in experiments.MAIN if norm in section.norms]:
+        chosen, dataset, slots = median_run(section, norm), section.sets[0], section.train_slots
+        among = sorted(run.mean(dataset, "f_ari", slots).value for run in section.of(norm))
+        why = (
+            f"\nOf {len(among)} seeds the one with the median F-ARI at {slots} slots "
+            f"({', '.join(f'{value:.3f}' for value in among)} on the test set `{dataset}`).\n"
+        )
+        path = _export(Run.open(Path(chosen.facts["path"])), folder, why)
+        _add_scores(path, chosen, data)
     listed = sorted(path for path in folder.iterdir() if path.suffix in (".safetensors", ".md"))
     hashes = {path.name: files.sha256(path) for path in listed}
     files.write(folder / HASHES, (json.dumps(hashes, indent=1) + "\n").encode())
@@ -31,6 +46,38 @@ def bundle(runs: list[Path], folder: Path, half: bool = False) -> None:
     print(f"{len(listed)} files, {total / 1e6:.2f} MB in {folder}")
 
 
+def _export(run: Run, folder: Path, why: str) -> Path:
+    path = run.export(folder / f"{run.experiment.name}-{run.experiment.norm}.safetensors")
+    whole, card = weights.unpack(path), _card(path)
+    tensors = {name: tensor.half() if tensor.dim() > 1 else tensor for name, tensor in whole.tensors.items()}
+    halved = weights.Weights(tensors, whole.experiment, whole.step, whole.facts)
+    weights.export(halved, path, f"{card}{why}\nMatrices are stored in half precision.\n")
+    return path
+
+
+def _card(path: Path) -> str:
+    """The model card without its last line, the SHA-256 of the file."""
+    return path.with_suffix(".md").read_text(encoding="utf-8").rpartition("\nSHA-256 of")[0]
+
+
+def _add_scores(path: Path, run: RunScores, data: Path | None) -> None:
+    """Put into the card what the file scores, on the scenes that the run was scored on."""
+    model = weights.load(path)
+    assert isinstance(model, SlotModel)
+    assert model.experiment is not None
+    slots = [factor * model.experiment.slots for factor in _FACTORS]
+    lines = ["", f"| this file on test scenes | {' | '.join(_METRICS.values())} |", "|---|---|---|---|"]
+    for dataset in run.datasets:
+        test = experiments.evaluation_set(dataset)
+        num = run.facts["scenes"][dataset]["num_scenes"]
+        scenes = evaluation_scenes(model.experiment, test.dataset, test.objects, num, data)
+        rows = score(model, scenes, slots=slots)
+        for number in slots:
+            found = [rows.where(slots=number, source="masks", metric=metric)["value"] for metric in _METRICS]
+            cells = " | ".join(f"{np.nanmean(values):.4f}" for values in found)
+            lines.append(f"| `{dataset}`, {len(scenes)} scenes, K {number} | {cells} |")
+    weights.export(weights.unpack(path), path, "\n".join([_card(path), *lines, ""]))
+
+
 if __name__ == "__main__":
-    words = [word for word in sys.argv[1:] if word != "--half"]
-    bundle([Path(word) for word in words], bundled_folder(), "--half" in sys.argv)
+    bundle([Path(word) for word in sys.argv[1:]], bundled_folder())

@@ -14,7 +14,7 @@ from rich.console import Console
 
 import tiny
 from slotnorm import bundle as bundle_module
-from slotnorm import demo, experiments, files, weights
+from slotnorm import demo, experiments, files, run_rows, weights
 from slotnorm.cli import main
 from slotnorm.config import ImageModel
 from slotnorm.data.generator import build as build_scenes
@@ -23,6 +23,7 @@ from slotnorm.evaluation import score
 from slotnorm.models.building import build
 from slotnorm.report.curves import Curve, Panel
 from slotnorm.report.terminal import ASCII, UNICODE, characters, chart, legend, table
+from slotnorm.runs import Run
 from slotnorm.sources import scene_spec
 from slotnorm.training import train
 
@@ -236,21 +237,27 @@ def test_colours_only_where_they_are_wanted(monkeypatch):
     assert "38;2" not in printed()
 
 
-def test_runs_are_put_into_the_package_by_a_script(tmp_path, monkeypatch):
+def test_the_median_run_is_put_into_the_package_by_a_script(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "docs"))
     from make_bundled import bundle as put
 
-    scenes = tiny.build_scenes(tmp_path / "scenes")
-    run = train(tiny.experiment(steps=2), tmp_path / "runs", data=scenes.directory)
-    for half in (False, True):
-        put([run.path], tmp_path / "bundled", half)
-        (path,) = bundle_module.bundled_files(tmp_path / "bundled")
-        assert path.name == "toy-weighted_sum.safetensors"
-        loaded, whole = weights.load(path).state_dict(), run.model().state_dict()
-        for name, tensor in loaded.items():
-            assert tensor.dtype == whole[name].dtype
-            assert torch.allclose(tensor, whole[name], rtol=1e-3 if half else 0, atol=1e-6 if half else 0)
-        card = path.with_suffix(".md").read_text()
-        assert ("half precision" in card) == half
-        assert card.count("SHA-256 of") == 1
-        assert files.sha256(path) in card
+    scenes = tiny.build_scenes(tmp_path / "scenes").directory
+    runs = [train(tiny.experiment(seed=seed, steps=2), tmp_path / "runs", data=scenes) for seed in (1, 2, 3)]
+    f_ari = {}
+    for job in run_rows.plan([run.path for run in runs], "toy4", slots=(4, 8, 12), scenes=16, data=scenes):
+        values = job.evaluate().where(metric="f_ari", source="masks", slots=4)["value"]
+        f_ari[job.run.path] = float(np.nanmean(values))
+    put([tmp_path / "runs"], tmp_path / "bundled", scenes)
+    (path,) = bundle_module.bundled_files(tmp_path / "bundled")
+    assert path.name == "toy-weighted_sum.safetensors"
+    median = Run.open(sorted(f_ari, key=f_ari.__getitem__)[1])
+    loaded, whole = weights.load(path).state_dict(), median.model().state_dict()
+    for name, tensor in loaded.items():
+        assert tensor.dtype == whole[name].dtype
+        assert torch.allclose(tensor, whole[name], rtol=1e-3, atol=1e-6)
+    card = path.with_suffix(".md").read_text()
+    assert card.startswith(f"# {median.name}")
+    assert "half precision" in card
+    assert all(f"| `toy4`, 16 scenes, K {number} |" in card for number in (4, 8, 12))
+    assert card.count("SHA-256 of") == 1
+    assert files.sha256(path) in card
