@@ -1,0 +1,186 @@
+"""Publish results from the rows in results/: the tables of docs/results.md and README.md, figures and their numbers.
+
+    python docs/make_results.py                                    # pages, docs/images/results, results/curves.csv
+    python docs/make_results.py --take RUNS --into results/toy     # copy of finished runs what a report needs
+
+What is made stands in the pages between `<!-- made: NAME -->` and `<!-- end -->`; all other words are written by hand.
+"""
+
+import argparse
+import dataclasses
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from slotnorm.experiments import MAIN
+from slotnorm.report.appearance import looks
+from slotnorm.report.claims import counted
+from slotnorm.report.contents import Report, SectionContents
+from slotnorm.report.curves import figures
+from slotnorm.report.drawing import draw
+from slotnorm.report.prose import claims_page
+from slotnorm.report.reading import find_folders
+from slotnorm.report.scores import RunScores, spread
+from slotnorm.report.tables import at_slots, to_markdown
+from slotnorm.report.writing import write_report
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "results"
+UNFINISHED = RESULTS / "unfinished"
+PICTURES = ROOT / "docs" / "images" / "results"
+PAGES = (ROOT / "docs" / "results.md", ROOT / "README.md")
+CURVES = RESULTS / "curves.csv"
+MAIN_FIGURE = "toy-main.png"
+KEPT = ("experiment.json", "metrics.jsonl", "rows", "diagnosis", "examples")
+
+
+def take(runs: Iterable[Path], into: Path) -> None:
+    """Copy of each run what a report is made of: no checkpoints."""
+    for run in find_folders(runs):
+        target = into / run.name
+        shutil.rmtree(target, ignore_errors=True)
+        target.mkdir(parents=True)
+        for name in KEPT:
+            if (run / name).is_dir():
+                shutil.copytree(run / name, target / name, ignore=shutil.ignore_patterns("*.lock", ".*"))
+            elif (run / name).is_file():
+                shutil.copy(run / name, target / name)
+
+
+def studies(results: Path = RESULTS) -> list[Path]:
+    """The folders of published runs, one a study."""
+    return sorted(path for path in results.iterdir() if path.is_dir() and path.name != UNFINISHED.name)
+
+
+def rebuild(out: Path, results: Path = RESULTS) -> Report:
+    """The report of everything published, without models."""
+    return write_report(studies(results), out, models=False, rows=False)
+
+
+def made(report: Report) -> dict[str, str]:
+    """Every made part of the pages, by name."""
+    parts = {"claims": _claims(report)}
+    for contents in report.sections:
+        name = contents.section.study
+        parts[f"{name} summary"] = _summary(contents)
+        main = [norm for norm in MAIN if norm in contents.section.norms]
+        parts[f"{name} in short"] = _summary(contents, main, factors=(1, 3))
+        parts[f"{name} runs"] = _runs(contents)
+        for table in contents.both.all_tables():
+            parts[f"{name} {Path(contents.table_file(table)).stem}"] = to_markdown(table).rstrip()
+    for pair in report.zero_shot:
+        for table in pair:
+            if table is not None:
+                parts[table.name] = to_markdown(table).rstrip()
+    return parts
+
+
+def fill(page: str, parts: dict[str, str]) -> str:
+    """The page with its made parts put in; a part that nobody makes is an error."""
+
+    def put(found: re.Match[str]) -> str:
+        return f"<!-- made: {found[1]} -->\n{parts[found[1]]}\n<!-- end -->"
+
+    return re.sub(r"<!-- made: ([^>]+) -->\n.*?<!-- end -->", put, page, flags=re.DOTALL)
+
+
+def _summary(contents: SectionContents, norms: Sequence[str] | None = None, factors: Sequence[int] = (1, 2, 3)) -> str:
+    """Medians over all runs at multiples of the training K, on the set with few objects, and how far F-ARI moved."""
+    section = contents.section
+    dataset, source = section.sets[0], section.source("f_ari")
+    numbers = sorted({factor * section.train_slots for factor in factors} & set(section.slots()))
+    columns: list[tuple[str, str, int, Callable[[float], str]]] = []
+    for label, metric, form in (("F-ARI", "f_ari", _three), ("ARI", "ari", _three), ("ℓ²", "l2", _four)):
+        if metric in section.metrics():
+            columns += [(f"{label}, K {number}", metric, number, form) for number in numbers]
+    first, last = numbers[0], numbers[-1]
+    lines = [["", "runs", *(title for title, *_ in columns), f"F-ARI of a run from K {first} to {last}"]]
+    for norm, look in looks(norms or section.norms).items():
+        runs = section.of(norm)
+        cells = [form(at_slots(section, norm, metric, dataset, number).median) for _, metric, number, form in columns]
+        moved = spread(_f_ari(run, dataset, last, source) - _f_ari(run, dataset, first, source) for run in runs)
+        words = f"{moved.median:+.3f} ({moved.low:+.3f} to {moved.high:+.3f})".replace("-", "−")
+        lines.append([look.label, str(len(runs)), *cells, words])
+    return _table(lines)
+
+
+def _f_ari(run: RunScores, dataset: str, slots: int, source: str) -> float:
+    return run.mean(dataset, "f_ari", slots, source=source).value
+
+
+def _runs(contents: SectionContents) -> str:
+    """Each run at the training K, with the statistics of the failed-run rule."""
+    section = contents.section
+    dataset, number = section.sets[0], section.train_slots
+    metrics = [(label, name) for label, name in (("F-ARI", "f_ari"), ("ARI", "ari")) if name in section.metrics()]
+    lines = [
+        ["run", *(f"{label}, K {number}" for label, _ in metrics), "moving", "sharing", "coherence", "by the rule"]
+    ]
+    for norm in section.norms:
+        for run in sorted(section.of(norm), key=lambda one: one.seed):
+            scores = [run.mean(dataset, name, number, source=section.source(name)).value for _, name in metrics]
+            judged = run.facts["binding"]
+            statistics = [f"{judged[name]:.2f}" for name in ("moving", "sharing", "coherence")]
+            verdict = f"FAILED: {judged['reason']}" if judged["failed"] else "binds"
+            lines.append([f"`{run.name}`", *map(_three, scores), *statistics, verdict])
+    return _table(lines)
+
+
+def main_figure(report: Report, study: str) -> bytes:
+    """The first figure of a study with the main normalizations alone, as PNG."""
+    (section,) = (one.section for one in report.sections if one.section.study == study)
+    chosen = dataclasses.replace(section, runs=tuple(run for run in section.runs if run.norm in MAIN))
+    return draw(figures(chosen)[0])["png"]
+
+
+def _claims(report: Report) -> str:
+    """Of the paper's claims those that some run can speak to."""
+    numbers = ", ".join(f"{count} {verdict}" for verdict, count in counted(report.outcomes).items() if count)
+    page = claims_page(report.outcomes).splitlines()
+    first = next(row for row, line in enumerate(page) if line.startswith("| no."))
+    lines = [line for line in page[first:] if line.startswith("|")]
+    lines = lines[: 2 + len(report.outcomes)]
+    shown = [*lines[:2], *(line for line in lines[2:] if "**not run**" not in line)]
+    return "\n".join([f"Of the paper's 30 claims, at the largest scale run: {numbers}.", "", *shown])
+
+
+def _three(value: float) -> str:
+    return f"{value:.3f}"
+
+
+def _four(value: float) -> str:
+    return f"{value:.4f}"
+
+
+def _table(lines: Sequence[Sequence[str]]) -> str:
+    rows = [f"| {' | '.join(line)} |" for line in lines]
+    return "\n".join([rows[0], f"|{'---|' * len(lines[0])}", *rows[1:]])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--take", nargs="+", type=Path, default=[])
+    parser.add_argument("--into", type=Path)
+    asked = parser.parse_args()
+    if asked.take:
+        take(asked.take, asked.into)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "report"
+        report = rebuild(out)
+        shutil.copy(out / "curves.csv", CURVES)
+        shutil.rmtree(PICTURES, ignore_errors=True)
+        PICTURES.mkdir(parents=True)
+        for picture in sorted([*out.glob("figures/*.png"), *out.glob("pictures/*.png")]):
+            if any(f"results/{picture.name}" in page.read_text(encoding="utf-8") for page in PAGES):
+                shutil.copy(picture, PICTURES / picture.name)
+    (PICTURES / MAIN_FIGURE).write_bytes(main_figure(report, "toy"))
+    parts = made(report)
+    for page in PAGES:
+        page.write_text(fill(page.read_text(encoding="utf-8"), parts), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

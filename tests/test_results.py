@@ -1,0 +1,62 @@
+"""The published results: every table and every point of every figure is what the rows in results/ give."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from slotnorm import experiments
+from slotnorm.normalization import normalizations
+from slotnorm.report.contents import Report
+
+ROOT = Path(__file__).parents[1]
+_SPEC = importlib.util.spec_from_file_location("make_results", ROOT / "docs" / "make_results.py")
+assert _SPEC is not None
+assert _SPEC.loader is not None
+publishing = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(publishing)
+
+
+@pytest.fixture(scope="module")
+def rebuilt(tmp_path_factory) -> tuple[Report, Path]:
+    out = tmp_path_factory.mktemp("results") / "report"
+    return publishing.rebuild(out), out
+
+
+def test_the_pages_hold_what_the_rows_give(rebuilt):
+    parts = publishing.made(rebuilt[0])
+    for page in publishing.PAGES:
+        text = page.read_text(encoding="utf-8")
+        assert "<!-- made: " in text
+        assert publishing.fill(text, parts) == text, f"run python docs/make_results.py: {page.name} shows other numbers"
+
+
+def test_every_point_of_every_figure_is_published_and_is_what_the_rows_give(rebuilt):
+    published, again = (
+        path.read_text(encoding="utf-8").splitlines() for path in (publishing.CURVES, rebuilt[1] / "curves.csv")
+    )
+    assert len(published) > 1000
+    assert published == again
+
+
+def test_the_pictures_that_the_pages_show_are_there_and_no_others():
+    shown = {
+        name.split(")")[0]
+        for page in publishing.PAGES
+        for name in page.read_text(encoding="utf-8").split("images/results/")[1:]
+    }
+    assert shown == {path.name for path in publishing.PICTURES.iterdir()}
+
+
+def test_no_run_of_the_toy_study_is_left_out(rebuilt):
+    assert not rebuilt[0].left_out
+    toy = experiments.study("toy")
+    runs = {(run.norm, run.seed) for run in rebuilt[0].runs if run.name.rpartition("-")[0].rpartition("-")[0] == "toy"}
+    for norm in normalizations():
+        seeds = {seed for name, seed in runs if name == norm}
+        assert seeds == set(range(1, len(seeds) + 1))  # from the first on, none in between missing
+        assert len(seeds) >= 3
+    (section,) = (one.section for one in rebuilt[0].sections if one.section.study == "toy")
+    assert section.sets == tuple(test.name for test in toy.tests)
+    assert section.slots() == list(range(toy.test_slots[0], toy.test_slots[1] + 1))
+    assert not section.changes  # the registered recipe, nothing else
