@@ -29,7 +29,7 @@ from slotnorm.training import train
 
 NORMS = ("weighted_mean", "batch_norm")
 SMALL = ImageModel(
-    size=16, channels=8, dim=8, hidden=16, kernel=3, strides=(2, 2), positions="fourier", decoder="dense",
+    size=24, channels=8, dim=8, hidden=16, kernel=3, strides=(2, 2), positions="fourier", decoder="dense",
     decoder_hidden=(8,),
 )  # fmt: skip
 
