@@ -21,7 +21,7 @@ from slotnorm.cli import main
 from slotnorm.documents import read_sealed, to_document, write_sealed
 from slotnorm.errors import Locked, UserError
 from slotnorm.evaluation import Scores
-from slotnorm.experiments import EvaluationSet, evaluation_set, evaluation_sets
+from slotnorm.experiments import EvaluationSet, evaluation_set, evaluation_sets, study
 from slotnorm.rows import COLUMNS, Rows
 from slotnorm.run_rows import describe, plan, read_binding
 from slotnorm.runs import Run
@@ -318,6 +318,13 @@ def test_objects_filter_the_scenes_and_the_set_is_named_after_them(run: Run, dat
     (job,) = plan([run.path], "toy", objects=(1, 2), data=data, slots=[3])
     assert (job.test.name, set(job.scenes.counts.tolist())) == ("toy1-2", {1, 2})
     assert [job.test.name for job in plan([run.path], data=data, slots=[3], objects=(1, 3))] == ["toy1-3"]
+
+
+def test_unless_asked_for_the_numbers_of_slots_are_those_of_the_study(run: Run, data: Path) -> None:
+    (job,) = plan([run.path], "toy4", data=data, scenes=8)
+    assert job.slots == tuple(range(2, 17))
+    assert study("toy").test_slots == (2, 16)
+    assert study("clevr-6-7").test_slots == (3, 24)
 
 
 def test_an_experiment_with_a_name_of_its_own_is_tested_as_others_on_its_dataset(
