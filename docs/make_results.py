@@ -25,6 +25,7 @@ from slotnorm.report.reading import find_folders
 from slotnorm.report.scores import RunScores, spread
 from slotnorm.report.tables import at_slots, to_markdown
 from slotnorm.report.writing import write_report
+from slotnorm.runs import Run
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
@@ -37,7 +38,7 @@ KEPT = ("experiment.json", "metrics.jsonl", "rows", "diagnosis", "examples")
 
 
 def take(runs: Iterable[Path], into: Path) -> None:
-    """Copy of each run what a report is made of: no checkpoints."""
+    """Copy of each run what a report is made of, and its newest weights; no checkpoints."""
     for run in find_folders(runs):
         target = into / run.name
         shutil.rmtree(target, ignore_errors=True)
@@ -47,6 +48,7 @@ def take(runs: Iterable[Path], into: Path) -> None:
                 shutil.copytree(run / name, target / name, ignore=shutil.ignore_patterns("*.lock", ".*"))
             elif (run / name).is_file():
                 shutil.copy(run / name, target / name)
+        Run.open(run).export(target / f"{run.name}.safetensors")
 
 
 def studies(results: Path = RESULTS) -> list[Path]:

@@ -93,11 +93,10 @@ _TOY_SCENES = GeneratedScenes(
     style="flat", objects=(2, 4), test_objects=(5, 7), size=24, shapes=("disc",), radius=(0.14, 0.20), min_visible=13,
     num=30_000,
 )  # fmt: skip
-# Three shapes and two materials cannot be told apart at 24 pixels a side.
-_TOY_PROPERTIES_SCENES = GeneratedScenes(
-    style="flat", objects=(2, 4), test_objects=(5, 7), size=32, materials=("solid", "outlined"), radius=(0.14, 0.20),
-    num=30_000,
-)  # fmt: skip
+# Larger than toy's: with smaller ones weighted sum does not bind within the steps below. Two materials: solid, outlined.
+_TOY_PROPERTIES_SCENES = dataclasses.replace(
+    _TOY_SCENES, shapes=None, materials=("solid", "outlined"), radius=(0.16, 0.22), min_visible=None, num=60_000
+)
 _TOY_SCHEDULE: dict[str, Any] = {
     "learning_rate": 4e-3, "warmup_steps": 500, "warmup_from": 0.002, "half_life": None, "cosine_to": 0.02, "clip": 1.0,
     "checkpoint_every": 500, "log_every": 50, "validate_every": 1000,
@@ -109,9 +108,10 @@ _TOY = Recipe(
     ),
     steps=6_000, batch_size=32, evaluation_iterations=5, **_TOY_SCHEDULE,
 )  # fmt: skip
+# At three times this rate no normalization that was tried learns.
 _TOY_PROPERTIES = Recipe(
-    model=SetModel(size=32, channels=32, dim=32, hidden=64, kernel=5, strides=(2, 1), positions="fourier"),
-    steps=6_000, batch_size=64, **_TOY_SCHEDULE,
+    model=SetModel(size=24, channels=32, dim=32, hidden=64, kernel=5, strides=(2, 1), positions="fourier"),
+    steps=12_000, batch_size=32, **(_TOY_SCHEDULE | {"learning_rate": 1e-3, "validate_every": 2000}),
 )  # fmt: skip
 # The paper trains on up to 10 or 6 objects with 11 or 7 slots and transfers to up to 23 with 24. Here up to 4 or 2 with
 # 5 or 3, and up to 8 with 11; objects are smaller than toy's, so that 8 leave room for the background.
@@ -181,11 +181,11 @@ _SMALL_ONES = (
     ),
     Study(
         _generated("toy-properties", "toy-properties", _TOY_PROPERTIES_SCENES, 5, _TOY_PROPERTIES),
-        "as Fig. 12, 13", _THREE, 0.13, _SCALED, _tests("toy-properties", _TOY_FEW, _TOY_MANY), **_TOY_TESTED,
+        "as Fig. 12, 13", _THREE, 0.08, _SCALED, _tests("toy-properties", _TOY_FEW, _TOY_MANY), **_TOY_TESTED,
     ),
     Study(
         _generated("toy-ablation", "toy-properties", _TOY_PROPERTIES_SCENES, 5, _TOY_PROPERTIES, ABLATED[0]),
-        "as Fig. 14, 15", _THREE, 0.13, _SCALED, _tests("toy-properties", _TOY_FEW, _TOY_MANY), ABLATED,
+        "as Fig. 14, 15", _THREE, 0.08, _SCALED, _tests("toy-properties", _TOY_FEW, _TOY_MANY), ABLATED,
         beside="toy-properties", **_TOY_TESTED,
     ),
     *(
