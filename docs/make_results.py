@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from slotnorm import experiments
 from slotnorm.experiments import MAIN
 from slotnorm.report.appearance import looks
 from slotnorm.report.claims import counted
@@ -63,7 +64,7 @@ def rebuild(out: Path, results: Path = RESULTS) -> Report:
 
 def made(report: Report) -> dict[str, str]:
     """Every made part of the pages, by name."""
-    parts = {"claims": _claims(report)}
+    parts = {"claims": _claims(report), "full scale": _full_scale()}
     for contents in report.sections:
         name = contents.section.study
         parts[f"{name} summary"] = _summary(contents)
@@ -94,7 +95,7 @@ def _summary(contents: SectionContents, norms: Sequence[str] | None = None, fact
     dataset, source = section.sets[0], section.source("f_ari")
     numbers = sorted({factor * section.train_slots for factor in factors} & set(section.slots()))
     columns: list[tuple[str, str, int, Callable[[float], str]]] = []
-    for label, metric, form in (("F-ARI", "f_ari", _three), ("ARI", "ari", _three), ("ℓ²", "l2", _four)):
+    for label, metric, form in _SUMMARIZED:
         if metric in section.metrics():
             columns += [(f"{label}, K {number}", metric, number, form) for number in numbers]
     first, last = numbers[0], numbers[-1]
@@ -143,9 +144,20 @@ def _claims(report: Report) -> str:
     page = claims_page(report.outcomes).splitlines()
     first = next(row for row, line in enumerate(page) if line.startswith("| no."))
     lines = [line for line in page[first:] if line.startswith("|")]
-    lines = lines[: 2 + len(report.outcomes)]
-    shown = [*lines[:2], *(line for line in lines[2:] if "**not run**" not in line)]
+    told = zip(lines[2:], report.outcomes, strict=False)  # after the claims come tables of what they rest on
+    shown = [*lines[:2], *(line for line, outcome in told if outcome.scale)]
     return "\n".join([f"Of the paper's 30 claims, at the largest scale run: {numbers}.", "", *shown])
+
+
+def _full_scale() -> str:
+    """What the paper's own experiments would take: runs, estimated hours on one GPU, and the command."""
+    lines = [["experiment", "in the paper", "runs", "GPU hours a run", "all runs, days", "command"]]
+    for study in experiments.studies().values():
+        if study.basis == experiments.ESTIMATE:
+            runs = len(study.seeds) * len(study.norms)
+            days, command = f"{runs * study.hours / 24:.0f}", f"`slotnorm reproduce {study.name}`"
+            lines.append([study.name, study.where, str(runs), f"{study.hours:g}", days, command])
+    return _table(lines)
 
 
 def _three(value: float) -> str:
@@ -159,6 +171,9 @@ def _four(value: float) -> str:
 def _table(lines: Sequence[Sequence[str]]) -> str:
     rows = [f"| {' | '.join(line)} |" for line in lines]
     return "\n".join([rows[0], f"|{'---|' * len(lines[0])}", *rows[1:]])
+
+
+_SUMMARIZED = (("F-ARI", "f_ari", _three), ("ARI", "ari", _three), ("ℓ²", "l2", _four), ("AP∞", "ap@inf", _three))
 
 
 def main() -> None:

@@ -165,14 +165,15 @@ def precision_rows(study: str, norms: tuple[str, ...]) -> Rows:
     return Rows.concat(parts)
 
 
-def test_property_figures_are_f_ari_and_four_distances_with_the_main_variants_beside_the_ablation() -> None:
+def test_property_figures_are_f_ari_and_five_distances_with_the_main_variants_beside_the_ablation() -> None:
     rows = Rows.concat([precision_rows("toy-properties", MAIN), precision_rows("toy-ablation", ABLATED)])
     properties, ablation = divide(summarize(rows))
     segmentation, precision = figures(properties)
     assert segmentation.rows[0][0].source == "attention"
-    assert [[panel.metric for panel in row] for row in precision.rows] == [["ap@1", "ap@0.5"], ["ap@0.25", "ap@0.125"]]
-    assert precision.rows[0][0].title == "mAP@1.0 (↑) on toy-properties4"
-    assert precision.rows[0][0].curves["batch_norm"].median.tolist() == [0.8, 0.8]
+    shown = [[panel.metric for panel in row] for row in precision.rows]
+    assert shown == [["ap@inf", "ap@1", "ap@0.5"], ["ap@0.25", "ap@0.125"]]
+    assert precision.rows[0][1].title == "mAP@1.0 (↑) on toy-properties4"
+    assert precision.rows[0][1].curves["batch_norm"].median.tolist() == [0.8, 0.8]
     assert list(figures(ablation)[0].rows[0][0].curves) == [*MAIN, *ABLATED]
     assert {run.norm for run in ablation.runs} == set(ABLATED)
 

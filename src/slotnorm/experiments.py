@@ -11,7 +11,7 @@ MAIN = ("weighted_mean", "layer_norm", "weighted_sum", "batch_norm")
 ABLATED = ("unnormalized", "kd_layer_norm")
 
 # One training step's floating-point operations (3 times the forward pass, counted from the layers), at this rate:
-_ESTIMATE = "estimated, one GPU at 40 TFLOP/s"
+ESTIMATE = "estimated, one GPU at 40 TFLOP/s"
 _MEASURED = "measured, CPU time of one thread"
 _SCALED = "a step's CPU time x steps, one thread"
 
@@ -163,18 +163,18 @@ _TOY_TESTED: dict[str, Any] = {"test_scenes": 320, "test_slots": (2, 16)}
 _FIVE, _THREE = (1, 2, 3, 4, 5), (1, 2, 3)
 
 _PAPER = (
-    Study(Experiment("clevr-6-7", "clevr", 7, _CLEVR, 6), "Fig. 1, 2, 7; Sec. 5.1", _FIVE, 28, _ESTIMATE, _CLEVR_TESTS),
-    Study(Experiment("clevr-6-11", "clevr", 11, _CLEVR, 6), "Fig. 3, 8; Sec. 5.1", _THREE, 40, _ESTIMATE, _CLEVR_TESTS),
-    Study(Experiment("movi-10-11", _MOVI_SET, 11, _MOVI, 10), "Fig. 4, 9; Sec. 5.2", _FIVE, 35, _ESTIMATE, _MOVI_TESTS),
-    Study(Experiment("movi-6-7", _MOVI_SET, 7, _MOVI, 6), "Fig. 5, 10; Sec. 5.2", _THREE, 23, _ESTIMATE, _MOVI_TESTS),
-    Study(Experiment("movi-6-11", _MOVI_SET, 11, _MOVI, 6), "Fig. 6, 11; Sec. 5.2", _THREE, 35, _ESTIMATE, _MOVI_TESTS),
+    Study(Experiment("clevr-6-7", "clevr", 7, _CLEVR, 6), "Fig. 1, 2, 7; Sec. 5.1", _FIVE, 28, ESTIMATE, _CLEVR_TESTS),
+    Study(Experiment("clevr-6-11", "clevr", 11, _CLEVR, 6), "Fig. 3, 8; Sec. 5.1", _THREE, 40, ESTIMATE, _CLEVR_TESTS),
+    Study(Experiment("movi-10-11", _MOVI_SET, 11, _MOVI, 10), "Fig. 4, 9; Sec. 5.2", _FIVE, 35, ESTIMATE, _MOVI_TESTS),
+    Study(Experiment("movi-6-7", _MOVI_SET, 7, _MOVI, 6), "Fig. 5, 10; Sec. 5.2", _THREE, 23, ESTIMATE, _MOVI_TESTS),
+    Study(Experiment("movi-6-11", _MOVI_SET, 11, _MOVI, 6), "Fig. 6, 11; Sec. 5.2", _THREE, 35, ESTIMATE, _MOVI_TESTS),
     Study(
         Experiment("properties", "clevr", 10, _PROPERTIES, 10),
-        "Fig. 12, 13; App. I", _THREE, 8, _ESTIMATE, _CLEVR_TESTS[1:],
+        "Fig. 12, 13; App. I", _THREE, 8, ESTIMATE, _CLEVR_TESTS[1:],
     ),
     Study(
         Experiment("ablation", "clevr", 10, _PROPERTIES, 10, ABLATED[0]),
-        "Fig. 14, 15; App. J", _THREE, 8, _ESTIMATE, _CLEVR_TESTS[1:], ABLATED, beside="properties",
+        "Fig. 14, 15; App. J", _THREE, 8, ESTIMATE, _CLEVR_TESTS[1:], ABLATED, beside="properties",
     ),
 )  # fmt: skip
 

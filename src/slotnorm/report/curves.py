@@ -178,8 +178,8 @@ def figures(section: Section, kept: Section | None = None) -> list[Figure]:
     if precisions := [metric for metric in AVERAGE_PRECISIONS if metric in metrics]:
         for dataset in section.sets:
             panels = [_panel(shown, metric, (dataset,)) for metric in precisions]
-            rows = [panels[:2], panels[2:]]
-            made.append(figure(f"precision {dataset}", f"Mean average precision at four distances. {trained}", rows))
+            rows = [panels[:3], panels[3:]]
+            made.append(figure(f"precision {dataset}", f"Mean average precision at five distances. {trained}", rows))
     return [one for one in made if one.rows]
 
 
