@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from slotnorm import experiments
+from slotnorm import experiments, weights
 from slotnorm.normalization import normalizations
 from slotnorm.report.contents import Report
 
@@ -60,3 +60,21 @@ def test_no_run_of_the_toy_study_is_left_out(rebuilt):
     assert section.sets == tuple(test.name for test in toy.tests)
     assert section.slots() == list(range(toy.test_slots[0], toy.test_slots[1] + 1))
     assert not section.changes  # the registered recipe, nothing else
+
+
+@pytest.mark.parametrize("name", ["toy-features-4-5", "toy-features-2-5", "toy-features-2-3"])
+def test_no_run_of_a_feature_study_is_left_out_and_each_has_its_weights(rebuilt, name):
+    study = experiments.study(name)
+    (section,) = (one.section for one in rebuilt[0].sections if one.section.study == name)
+    assert {(run.norm, run.seed) for run in section.runs} == {(n, s) for n in study.norms for s in study.seeds}
+    assert section.sets == tuple(test.name for test in study.tests)
+    assert section.slots() == list(range(study.test_slots[0], study.test_slots[1] + 1))
+    assert not section.changes
+    for run in section.runs:
+        published = weights.unpack(publishing.RESULTS / name / run.name / f"{run.name}.safetensors")
+        assert (published.experiment.run_name, published.step) == (run.name, study.experiment.recipe.steps)
+
+
+def test_every_transfer_of_published_runs_has_its_table(rebuilt):
+    assert [pair[0].name for pair in rebuilt[0].zero_shot] == ["toy-features-many zero-shot"]
+    assert [len(part.lines) for part in rebuilt[0].zero_shot[0][0].parts] == [4, 4, 4]
