@@ -11,7 +11,7 @@ import dataclasses
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from slotnorm import experiments
@@ -36,6 +36,7 @@ PAGES = (ROOT / "docs" / "results.md", ROOT / "README.md")
 CURVES = RESULTS / "curves.csv"
 MAIN_FIGURE = "toy-main.png"
 KEPT = ("experiment.json", "metrics.jsonl", "rows", "diagnosis", "examples")
+SUMMARIZED = (("F-ARI", "f_ari", ".3f"), ("ARI", "ari", ".3f"), ("ℓ²", "l2", ".4f"), ("AP∞", "ap@inf", ".3f"))
 
 
 def take(runs: Iterable[Path], into: Path) -> None:
@@ -94,15 +95,16 @@ def _summary(contents: SectionContents, norms: Sequence[str] | None = None, fact
     section = contents.section
     dataset, source = section.sets[0], section.source("f_ari")
     numbers = sorted({factor * section.train_slots for factor in factors} & set(section.slots()))
-    columns: list[tuple[str, str, int, Callable[[float], str]]] = []
-    for label, metric, form in _SUMMARIZED:
+    columns: list[tuple[str, str, int, str]] = []
+    for label, metric, form in SUMMARIZED:
         if metric in section.metrics():
             columns += [(f"{label}, K {number}", metric, number, form) for number in numbers]
     first, last = numbers[0], numbers[-1]
     lines = [["", "runs", *(title for title, *_ in columns), f"F-ARI of a run from K {first} to {last}"]]
     for norm, look in looks(norms or section.norms).items():
         runs = section.of(norm)
-        cells = [form(at_slots(section, norm, metric, dataset, number).median) for _, metric, number, form in columns]
+        medians = [at_slots(section, norm, metric, dataset, number).median for _, metric, number, _ in columns]
+        cells = [f"{median:{form}}" for median, (*_, form) in zip(medians, columns, strict=True)]
         moved = spread(_f_ari(run, dataset, last, source) - _f_ari(run, dataset, first, source) for run in runs)
         words = f"{moved.median:+.3f} ({moved.low:+.3f} to {moved.high:+.3f})".replace("-", "−")
         lines.append([look.label, str(len(runs)), *cells, words])
@@ -127,7 +129,7 @@ def _runs(contents: SectionContents) -> str:
             judged = run.facts["binding"]
             statistics = [f"{judged[name]:.2f}" for name in ("moving", "sharing", "coherence")]
             verdict = f"FAILED: {judged['reason']}" if judged["failed"] else "binds"
-            lines.append([f"`{run.name}`", *map(_three, scores), *statistics, verdict])
+            lines.append([f"`{run.name}`", *(f"{score:.3f}" for score in scores), *statistics, verdict])
     return _table(lines)
 
 
@@ -160,20 +162,9 @@ def _full_scale() -> str:
     return _table(lines)
 
 
-def _three(value: float) -> str:
-    return f"{value:.3f}"
-
-
-def _four(value: float) -> str:
-    return f"{value:.4f}"
-
-
 def _table(lines: Sequence[Sequence[str]]) -> str:
     rows = [f"| {' | '.join(line)} |" for line in lines]
     return "\n".join([rows[0], f"|{'---|' * len(lines[0])}", *rows[1:]])
-
-
-_SUMMARIZED = (("F-ARI", "f_ari", _three), ("ARI", "ari", _three), ("ℓ²", "l2", _four), ("AP∞", "ap@inf", _three))
 
 
 def main() -> None:

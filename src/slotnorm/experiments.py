@@ -136,7 +136,7 @@ _SMALL = Recipe(
     steps=15_000, batch_size=16, learning_rate=1e-3, warmup_steps=1_000, half_life=None, cosine_to=0.02, clip=1.0,
     evaluation_iterations=5, flip=True, checkpoint_every=1_000, validate_every=2_000, validation_scenes=128,
 )  # fmt: skip
-# As much as a run of 90 CPU minutes allows; chosen by F-ARI on validation scenes at the training K: docs/results.md.
+# About an hour of one core; chosen by F-ARI on validation scenes at the training K: docs/results.md.
 _CLEVR_MINI = dataclasses.replace(
     _SMALL, model=dataclasses.replace(_SMALL.model, dim=48, hidden=96, strides=(2, 2), positions="fourier")
 )
