@@ -75,9 +75,9 @@ def made(report: Report) -> dict[str, str]:
         for table in contents.both.all_tables():
             parts[f"{name} {Path(contents.table_file(table)).stem}"] = to_markdown(table).rstrip()
     for pair in report.zero_shot:
-        for table in pair:
-            if table is not None:
-                parts[table.name] = to_markdown(table).rstrip()
+        for transferred in pair:
+            if transferred is not None:
+                parts[transferred.name] = to_markdown(transferred).rstrip()
     return parts
 
 
