@@ -279,6 +279,15 @@ def test_one_seed_cannot_show_a_spread() -> None:
     assert outcome.findings[1].numbers == "a spread needs two runs of a normalization"
 
 
+@pytest.mark.parametrize(("seeds", "failed", "holds"), [([1], False, None), ([1], True, True), ([1, 2], False, False)])
+def test_one_seed_that_binds_cannot_show_that_none_fails(seeds: list[int], failed: bool, holds: bool | None) -> None:
+    rows = rows_of("clevr-6-7", clevr_6_7(), MAIN, seeds)
+    runs = [dataclasses.replace(run, failed=failed and run.norm in PROPOSED) for run in summarize(rows)]
+    outcome = by_number(check_claims(divide(runs), with_theory=False))[6]
+    assert outcome.findings[0].holds is holds
+    assert outcome.findings[1].holds is True
+
+
 def test_small_studies_stand_for_the_papers_and_say_so() -> None:
     rows = made_up("toy", slots=(2, 5, 7, 8, 15), images=60)
     outcomes = check_claims(divide(summarize(rows)), with_theory=False)

@@ -252,6 +252,15 @@ def test_one_run_with_gaps_and_markup_in_its_set_is_drawn() -> None:
     assert "<b>" not in svg
 
 
+def test_a_long_title_stays_on_the_paper() -> None:
+    rows = made_up("clevr-6-7", ["batch_norm"], [1], (7, 11), images=4)
+    (run,) = summarize(rows.with_columns(dataset="a-set-whose-name-is-wider-than-the-panel-it-is-shown-in"))
+    drawn = draw(figures(divide([run])[0])[0])["png"]
+    with Image.open(io.BytesIO(drawn)) as image:
+        edge = np.asarray(image.convert("L"))[:, -3:]
+    assert edge.min() == 255
+
+
 def test_the_data_of_all_curves_is_written_as_csv(section: Section) -> None:
     figure = figures(section)[0]
     lines = list(csv.DictReader(io.StringIO(to_csv([("a section", "all", figure)]))))

@@ -148,7 +148,10 @@ def _draw_panel(ax: Any, panel: Panel, appearances: Mapping[str, Look]) -> None:
         _draw_divisors(ax, panel, appearances)
     else:
         _draw_numbers(ax, panel, appearances)
-    ax.set_title(plain(panel.title), loc="left", color=TEXT)
+    title = ax.set_title(plain(panel.title), loc="left", color=TEXT)
+    room = ax.get_window_extent().width / title.get_window_extent().width
+    if room < 1:
+        title.set_fontsize(0.95 * room * title.get_fontsize())  # hinted letters shrink a little less than they should
     ax.yaxis.set_major_formatter(plain_number)
 
 
