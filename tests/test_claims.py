@@ -272,6 +272,17 @@ def test_when_all_runs_of_a_variant_failed_that_is_said() -> None:
     assert (outcome.verdict, outcome.with_failed) == ("not run", "agrees")
 
 
+def test_when_all_runs_of_a_part_of_a_transfer_failed_nothing_takes_its_place(described: list[Section]) -> None:
+    sections = []
+    for section in described:
+        failed = section.study == "movi-6-7"
+        runs = tuple(dataclasses.replace(run, failed=failed) for run in section.runs)
+        sections.append(dataclasses.replace(section, runs=runs))
+    outcomes = by_number(check_claims(sections, with_theory=False))
+    for number in (20, 21, 22):
+        assert (outcomes[number].verdict, outcomes[number].with_failed) == ("not run", "agrees")
+
+
 def test_one_seed_cannot_show_a_spread() -> None:
     rows = rows_of("clevr-6-7", clevr_6_7(), MAIN, [2])
     outcome = by_number(check_claims(divide(summarize(rows)), with_theory=False))[5]

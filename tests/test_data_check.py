@@ -122,6 +122,20 @@ def test_a_folder_that_is_no_set_is_one_sentence(tmp_path, capsys):
     )
 
 
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--num", "0"], "0 scenes cannot be shown; ask for one"),
+        (["--sheet", "."], "it is a folder; name a file"),
+    ],
+)
+def test_what_cannot_be_drawn_is_one_sentence(directory, arguments, sentence, capsys):
+    with pytest.raises(SystemExit) as left:
+        main(["data", "check", str(directory), *arguments])
+    assert left.value.code == 2
+    assert sentence in capsys.readouterr().err
+
+
 def test_a_set_in_a_folder_that_cannot_be_written_says_so(directory, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=r"cannot write .*a.png"):

@@ -408,12 +408,14 @@ def small_experiment(model):
 
 def test_the_encoder_of_a_slotnorm_model_is_a_backbone(small_set):
     model = build_model(small_experiment(ImageModel(size=16, channels=8, dim=8, hidden=8, decoder="dense"))).eval()
-    backbone = encoder_backbone(model, "run:small")
     pictures = torch.from_numpy(small_set.images[:3])
     with torch.no_grad():
-        expected = model.encoder(to_images(pictures))
-    assert (backbone.tokens, backbone.features) == (256, 8)
-    torch.testing.assert_close(backbone(pictures), expected, atol=1e-5, rtol=1e-5)
+        before = model.encoder(to_images(pictures))
+        after = model.slot_attention.norm_input(before)
+    for backbone, expected in ((encoder_backbone(model, "run:small", norm="before"), before),
+                               (encoder_backbone(model, "run:small"), after)):  # fmt: skip
+        assert (backbone.tokens, backbone.features) == (256, 8)
+        torch.testing.assert_close(backbone(pictures), expected, atol=1e-4, rtol=1e-4)
 
 
 def test_a_model_of_features_has_no_encoder_of_images():
@@ -435,8 +437,12 @@ def test_the_command_makes_features_with_timm_and_with_our_own_models(weights, t
     experiment = small_experiment(ImageModel(size=16, channels=8, dim=8, hidden=8, decoder="dense"))
     exported = tmp_path / "model.safetensors"
     exported.write_bytes(pack(Weights(build_model(experiment).state_dict(), experiment, 1, {})))
-    main([*command, str(exported), "--out", str(tmp_path / "own")])
-    assert Scenes.open(tmp_path / "own").features.shape == (4, 256, 8)
+    for norm in ("after", "before"):
+        main([*command, str(exported), "--out", str(tmp_path / norm), "--norm", norm])
+    after, before = (np.asarray(Scenes.open(tmp_path / norm).features, np.float32) for norm in ("after", "before"))
+    assert after.shape == before.shape == (4, 256, 8)
+    np.testing.assert_allclose(after.mean(-1), 0, atol=0.01)  # a fresh layer norm
+    assert abs(before.mean(-1)).max() > 0.05
     main([*command, VIT, "--weights", str(weights), "--out", str(tmp_path / "flying"), "--on-the-fly"])
     assert capsys.readouterr().out.endswith(f"4 scenes with 100 x 64 features on the fly in {tmp_path / 'flying'}\n")
     assert Scenes.open(tmp_path / "flying").features.shape == (4, 100, 64)

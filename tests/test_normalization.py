@@ -198,7 +198,9 @@ def test_a_plugin_file_adds_a_normalization(tmp_path):
     done = run("--plugin", str(file), "norms")
     assert done.returncode == 0, done.stderr
     assert "root_mass" in done.stdout
+    assert run("norms", f"--plugin={file}").stdout == done.stdout
     assert "root_mass" not in run("norms").stdout
+    assert "--plugin needs a Python file" in run("norms", "--plugin").stderr
 
 
 @pytest.mark.parametrize(

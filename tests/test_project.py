@@ -20,7 +20,7 @@ SOURCE = ROOT / "src" / "slotnorm"
 # Data flows down this list, and a room imports only from rooms above it or from itself. A new module is placed here.
 ROOMS = [
     "errors",
-    "randomness files archives progress allocator plugins documents distributed",
+    "randomness files archives fingerprints progress allocator plugins documents distributed",
     "config experiments",
     "data",
     "metrics targets",
@@ -89,7 +89,11 @@ def test_theory_imports_the_layer_only():
 def test_every_public_name_is_there():
     for name in slotnorm.__all__:
         assert getattr(slotnorm, name) is not None
-    assert slotnorm.__all__ == sorted(slotnorm.__all__, key=slotnorm.__all__.index)
+    promised = (
+        "SlotAttention Aggregate Normalization normalizations adjusted_rand_index average_precision "
+        "load experiment train score data models theory"
+    )
+    assert set(promised.split()) <= set(slotnorm.__all__)
     with pytest.raises(AttributeError, match="no attribute 'SlotAttentoin'"):
         slotnorm.SlotAttentoin  # noqa: B018
 

@@ -6,6 +6,7 @@ import io
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,10 +14,11 @@ from PIL import Image
 
 import tiny
 from made_up_rows import made_up, save
-from slotnorm import cli
+from slotnorm import cli, files
 from slotnorm.data.scenes import Scenes
 from slotnorm.documents import write_sealed
 from slotnorm.errors import DamagedFile, UserError
+from slotnorm.report import writing
 from slotnorm.report.contents import Report, compose
 from slotnorm.report.inspecting import Inspector, median_run, spaced
 from slotnorm.report.prose import report_page
@@ -305,6 +307,17 @@ def test_another_number_of_scenes_is_a_note(fake: Path) -> None:
     assert "clevr-6-7: not all runs are scored on the same scenes of clevr6 (numbers: 4 to 8)." in notes
 
 
+def test_other_scenes_with_some_numbers_of_slots_are_a_note_and_other_sets_are_refused(fake: Path) -> None:
+    path = fake / "clevr-6-7-batch_norm-1" / "rows" / "clevr6-7.npz"
+    rows = Rows.load(path)
+    rows.save(path, {**rows.header, "images": "the first four"})
+    told = "clevr-6-7-batch_norm-1: not every number of slots is scored on the same scenes of clevr6."
+    assert told in read([fake]).notes
+    rows.save(path, {**rows.header, "scenes": "others"})
+    with pytest.raises(UserError, match="rows holds rows on different scenes that are both called clevr6"):
+        read([fake])
+
+
 def test_rows_of_different_weights_in_one_run_are_refused(fake: Path) -> None:
     save(made_up("clevr-6-7", ["batch_norm"], [1], (15,), images=8), fake, weights="newer")
     with pytest.raises(UserError, match="holds rows of different weights"):
@@ -426,6 +439,26 @@ def test_a_folder_with_other_things_is_not_written_to(fake: Path, tmp_path: Path
     assert (tmp_path / "thesis" / "report.md").read_text() == "mine"
     with pytest.raises(UserError, match="is a file; --out takes a folder"):
         write(report, tmp_path / "thesis" / "report.md")
+
+
+def test_an_interrupted_report_is_written_again(fake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report, out = compose(read([fake]), with_theory=False), tmp_path / "out"
+    write(report, tmp_path / "whole")
+    done: list[Path] = []
+
+    def interrupted(path: Path, content: bytes) -> str:
+        if len(done) == 5:
+            raise KeyboardInterrupt
+        done.append(path)
+        return files.write(path, content)
+
+    monkeypatch.setattr(writing, "files", SimpleNamespace(write=interrupted))
+    with pytest.raises(KeyboardInterrupt):
+        write(report, out)
+    monkeypatch.undo()
+    assert len(done) == 5
+    write(report, out)
+    assert files_of(out) == files_of(tmp_path / "whole")
 
 
 def test_a_manifest_cannot_have_files_outside_removed(fake: Path, tmp_path: Path) -> None:

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from slotnorm.errors import UserError
-from slotnorm.experiments import study
+from slotnorm.experiments import study, transfers
 from slotnorm.reproduction import Reproduction, reproduce, studies_of
+from slotnorm.sources import require_built
 
 
 def test_a_figure_is_made_from_nothing(tmp_path):
@@ -50,6 +51,43 @@ def test_an_ablation_is_shown_beside_what_it_ablates_and_a_transfer_uses_other_s
 def test_what_cannot_be_meant_is_refused_before_anything_is_trained(tmp_path):
     with pytest.raises(UserError, match="there is no experiment 'toi'; did you mean 'toy'"):
         reproduce(Reproduction("toi", tmp_path))
-    with pytest.raises(UserError, match="--seeds are 1 1; name each seed once"):
-        reproduce(Reproduction("toy", tmp_path, seeds=(1, 1)))
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [
+        ({"seeds": (1, 1)}, "--seeds are 1 1; name one or more, each once"),
+        ({"seeds": ()}, "--seeds are missing; name one or more"),
+        ({"norms": ("mean",)}, "there is no normalization 'mean'"),
+        ({"norms": ()}, "--norms needs one normalization or more"),
+        ({"scenes": 0}, "--scenes is 0, but must be at least 1"),
+        ({"steps": 0}, "--steps is 0, but must be at least 1"),
+        ({"jobs": 0}, "--jobs is 0, but must be at least 1"),
+        ({"slots": range(5, 4)}, "--slots needs FIRST:LAST"),
+        ({"name": "clevr-6-7"}, "clevr .train, paper. is not built: .* make it with `slotnorm data clevr "),
+        ({"name": "movi-d"}, "movi-c-features .train, paper. is not built: .* make it with `slotnorm data features "),
+    ],
+)
+def test_what_cannot_be_done_is_refused_before_anything_is_trained(asked, sentence, tmp_path, monkeypatch):
+    monkeypatch.setenv("SLOTNORM_CACHE", str(tmp_path / "cache"))
+    with pytest.raises(UserError, match=sentence):
+        reproduce(Reproduction(**{"name": "toy", "out": tmp_path / "out", **asked}))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_test_set_that_is_not_built_is_told_before_training(tmp_path, monkeypatch):
+    monkeypatch.setenv("SLOTNORM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("slotnorm.sources._COMMANDS", {"movi-d-features": "make {split} in {folder}"})
+    run = study("toy-features-4-5").experiment  # its own set is made when it is needed
+    tests = [transfers()["movi-d"].test]
+    with pytest.raises(UserError, match="movi-d-features .test, paper. is not built: .* make it with `make test in "):
+        require_built(run, tests)
+
+
+def test_a_folder_of_other_things_is_refused_before_anything_is_trained(tmp_path):
+    (tmp_path / "report").mkdir()
+    (tmp_path / "report" / "thesis.tex").write_text("precious")
+    with pytest.raises(UserError, match="is not empty and holds no report"):
+        reproduce(Reproduction("toy", tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["report"]

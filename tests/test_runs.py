@@ -11,6 +11,7 @@ from slotnorm import runs
 from slotnorm.config import Experiment
 from slotnorm.documents import read_sealed, write_sealed
 from slotnorm.errors import DamagedFile, UserError
+from slotnorm.report.reading import find_folders
 from slotnorm.runs import Run
 from slotnorm.training import train
 
@@ -100,13 +101,24 @@ def test_another_environment_is_said(run: Run, data: Path, capfd: pytest.Capture
     assert f"note: threads was 64 and is {torch.get_num_threads()}" in capfd.readouterr().err
 
 
-def test_a_damaged_line_of_metrics_is_named(run: Run) -> None:
+def test_a_damaged_line_of_metrics_is_named_and_left_out(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
     path = run.path / "metrics.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join([lines[0], b"{half\n", *lines[2:]]) + b'{"step": 14, "lo')
     assert run.validation()["l2@4"] > 0
-    with pytest.raises(DamagedFile, match=r"metrics.jsonl is damaged in line 2"):
-        run.metrics()
+    for _ in range(2):
+        assert len(run.metrics()) == len(lines) - 1
+    assert capfd.readouterr().err.count("metrics.jsonl is damaged in line 2") == 1  # once, however often it is read
+
+
+def test_a_run_goes_on_whatever_its_metrics_say(run: Run, data: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = run.path / "metrics.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:-1], b"\x00" + lines[-1][1:]]))
+    train(tiny.experiment(steps=14), run.path.parent, data=data)
+    assert run.step == 14
+    assert f"is damaged in line {len(lines)}" in capfd.readouterr().err
+    assert run.logged_step == 14
 
 
 def test_what_is_no_run_is_one_sentence(tmp_path: Path) -> None:
@@ -114,6 +126,13 @@ def test_what_is_no_run_is_one_sentence(tmp_path: Path) -> None:
         Run.open(tmp_path)
     with pytest.raises(UserError, match="is no run and holds none"):
         runs.find([tmp_path])
+
+
+def test_runs_are_found_in_folders_of_folders_as_a_report_finds_them(run: Run) -> None:
+    deeper = run.path.parent / "of a study" / "of a seed"
+    deeper.mkdir(parents=True)
+    moved = run.path.rename(deeper / run.name)
+    assert [found.path for found in runs.find([run.path.parent])] == [moved] == find_folders([run.path.parent])
 
 
 def test_a_damaged_experiment_is_noticed(run: Run, data: Path) -> None:

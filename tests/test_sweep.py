@@ -83,7 +83,7 @@ def test_a_failed_run_is_counted_and_shown_and_the_others_go_on(
         cli.main(arguments(tmp_path, data, "--norms", "layer_norm", "batch_norm", "--seeds", "1"))
     said, sentence = capsys.readouterr()
     assert ended.value.code == 1
-    assert "slotnorm: 1 of 2 runs failed" in sentence
+    assert "slotnorm: 1 of 2 runs failed, toy-layer_norm-1 with exit code 2: slotnorm: " in sentence
     assert "toy-layer_norm-1: failed, exit code 2: slotnorm: " in said
     assert "was started with recipe.batch_size 2, not 4" in said
     assert "toy-batch_norm-1: step 12 of 12" in said

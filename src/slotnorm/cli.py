@@ -1,6 +1,7 @@
 """The verbs of the command line: each a few lines that call the library. Results go to stdout, progress to stderr."""
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -213,7 +214,7 @@ def _numbers(slots: str | None) -> range | None:
 def segment(
     image: tyro.conf.Positional[Path],
     run: Path,
-    out: Path,
+    out: Path = Path("masks"),
     slots: int | None = None,
     seed: int = 0,
     backbone: str | None = None,
@@ -329,12 +330,12 @@ def _overview(verbs: dict[str, Any], prog: str) -> str:
 
 def _load_plugins(arguments: list[str]) -> None:
     """Take every `--plugin FILE` out of the arguments and run the file: the user's own code, only when asked for."""
-    while "--plugin" in arguments:
-        at = arguments.index("--plugin")
-        if at + 1 == len(arguments):
+    while (at := next((i for i, word in enumerate(arguments) if re.match("--plugin(=|$)", word)), None)) is not None:
+        _, given, path = arguments.pop(at).partition("=")
+        if not given and at < len(arguments):
+            path = arguments.pop(at)
+        if not path:
             raise UserError("--plugin needs a Python file that defines a Normalization, as in --plugin my_norm.py")
-        path = Path(arguments[at + 1])
-        del arguments[at : at + 2]
         from slotnorm.plugins import load_plugin
 
-        load_plugin(path)
+        load_plugin(Path(path))

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
+from slotnorm.config import Protocol
 from slotnorm.errors import UserError
 
 if TYPE_CHECKING:
     from slotnorm.data.backbones import FrozenBackbone
 
 Source = Annotated[Path, tyro.conf.arg(name="from")]  # `from` is a word of Python
-Protocol = Literal["paper", "authors"]
 
 
 def generate(
@@ -178,7 +178,8 @@ def features(
             run:FOLDER or a .safetensors file
         weights: a file (.safetensors or .pth) or hub; a slotnorm model has its own
         out: folder of the new set (default: data/NAME-features/... in the cache folder)
-        norm: take features after the network's last norm, or before it as the DINOSAUR library
+        norm: take features after the network's last norm, or before it as the DINOSAUR library; of a slotnorm model's
+            encoder, the layer norm of Slot Attention's input
         protocol: scale images before (paper) or after (authors) they are normalised (default: as the set was made)
         device: cpu or cuda (default: a GPU if there is one)
         batch_size: images at once
@@ -205,7 +206,7 @@ def open_backbone(
     from slotnorm.data.backbones import encoder_backbone, timm_backbone
 
     if backbone.startswith("run:") or backbone.endswith(".safetensors"):
-        return encoder_backbone(_slotnorm_model(backbone, weights), backbone, protocol)
+        return encoder_backbone(_slotnorm_model(backbone, weights), backbone, protocol, norm)
     if weights is None:
         raise UserError(f"--backbone {backbone} needs --weights: a .safetensors or .pth file, or hub to download them")
     return timm_backbone(backbone, weights, norm, protocol)

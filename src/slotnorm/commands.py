@@ -73,11 +73,12 @@ def parse_sweep(arguments: Sequence[str], prog: str) -> Sweep | None:
     for option in ("--norm", "--seed"):
         if option in (word.partition("=")[0] for word in options):
             raise UserError(f"a sweep takes {option}s, with one or more values, instead of {option}")
+    require_seeds(asked.seeds)
     template = _parse(Training(study(name).experiment, into=asked.into), options, f"{prog} {name}")
     experiments = [
         dataclasses.replace(template.experiment, norm=norm, seed=seed)
         for seed in asked.seeds
-        for norm in _normalizations(asked.norms)
+        for norm in chosen_norms(asked.norms)
     ]
     trainings = tuple(dataclasses.replace(template, experiment=experiment) for experiment in experiments)
     return Sweep(trainings, asked.jobs)
@@ -116,15 +117,25 @@ def _option_names(value: Any, prefix: str = "") -> list[str]:
     return names
 
 
-def _normalizations(names: Sequence[str]) -> list[str]:
+def chosen_norms(names: Sequence[str]) -> list[str]:
+    """The normalizations that `--norms` names, each once; `all` is every one that is registered."""
     from slotnorm.models.building import require_normalization
     from slotnorm.normalization import normalizations
 
     if "all" in names:
         return list(normalizations())
+    if not names:
+        raise UserError("--norms needs one normalization or more, or all")
     for name in names:
         require_normalization(name)
     return list(dict.fromkeys(names))
+
+
+def require_seeds(seeds: Sequence[int]) -> None:
+    """Refuse a list of seeds that is empty or has one twice."""
+    if not seeds or len(set(seeds)) < len(seeds):
+        given = " ".join(map(str, seeds)) or "missing"
+        raise UserError(f"--seeds are {given}; name one or more, each once")
 
 
 def _usage(prog: str) -> str:

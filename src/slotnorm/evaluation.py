@@ -19,11 +19,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from slotnorm import __version__, archives, binding, weights
+from slotnorm import __version__, archives, binding
 from slotnorm.data.scenes import Scenes
 from slotnorm.decomposing import Decomposer
 from slotnorm.documents import digest, to_document
 from slotnorm.errors import NonFinite, UserError, nearest
+from slotnorm.fingerprints import fingerprint
 from slotnorm.metrics import average_precision, labels_from_masks, segmentation_scores, squared_error
 from slotnorm.models import SetPredictor, SlotModel
 from slotnorm.rows import MISSING, Rows
@@ -165,7 +166,7 @@ class Evaluation:
         experiment = self.model.experiment
         return {
             "version": _VERSION,
-            "weights": weights.fingerprint(self.model.state_dict()),
+            "weights": fingerprint(self.model.state_dict()),
             "scenes": data_fingerprint(self.scenes),
             "protocol": "paper" if experiment is None else experiment.recipe.protocol,
             "iterations": self.decomposer.iterations,

@@ -131,14 +131,15 @@ _TOY_FEATURES = Recipe(
 )  # fmt: skip
 
 _SMALL_SCENES = GeneratedScenes(style="clevr", objects=(3, 6), test_objects=(3, 10), size=64, num=20_000)
+_SMALL_MODEL = ImageModel(size=64, channels=32, strides=(2, 1, 1), decoder_channels=16, decoder_strides=(2, 2, 2))
 _SMALL = Recipe(
-    model=ImageModel(size=64, channels=32, strides=(2, 1, 1), decoder_channels=16, decoder_strides=(2, 2, 2)),
+    model=_SMALL_MODEL,
     steps=15_000, batch_size=16, learning_rate=1e-3, warmup_steps=1_000, half_life=None, cosine_to=0.02, clip=1.0,
     evaluation_iterations=5, flip=True, checkpoint_every=1_000, validate_every=2_000, validation_scenes=128,
 )  # fmt: skip
 # About an hour of one core; chosen by F-ARI on validation scenes at the training K: docs/results.md.
 _CLEVR_MINI = dataclasses.replace(
-    _SMALL, model=dataclasses.replace(_SMALL.model, dim=48, hidden=96, strides=(2, 2), positions="fourier")
+    _SMALL, model=dataclasses.replace(_SMALL_MODEL, dim=48, hidden=96, strides=(2, 2), positions="fourier")
 )
 
 
@@ -270,7 +271,7 @@ def study(name: str) -> Study:
         trained = ", ".join(transfers()[name].studies)
         raise UserError(f"{name} is not trained: it evaluates the runs of {trained}; train those")
     if name not in studies():
-        raise UserError(f"there is no experiment {name!r}; {nearest(name, studies())}")
+        raise UserError(f"there is no experiment {name!r}; {nearest(name, [*studies(), *transfers()])}")
     return studies()[name]
 
 

@@ -44,6 +44,8 @@ def sync_file(path: Path) -> None:
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Give a temporary path in the same folder; on success it is flushed and renamed to `path`, otherwise removed."""
+    if not path.name or path.is_dir():
+        raise UserError(f"cannot write {path}: it is a folder; name a file")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

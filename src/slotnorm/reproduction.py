@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from slotnorm import experiments
-from slotnorm.commands import Training
+from slotnorm.commands import Training, chosen_norms, require_seeds
 from slotnorm.config import Experiment
 from slotnorm.errors import UserError
 from slotnorm.report.contents import Report
-from slotnorm.report.writing import write_report
+from slotnorm.report.writing import require_folder, write_report
 from slotnorm.run_rows import plan as plan_evaluation
+from slotnorm.sources import require_built
 from slotnorm.sweep import plan as plan_training
 from slotnorm.sweep import require_success, sweep
 
@@ -35,14 +36,36 @@ class Reproduction:
         """Where the runs are trained."""
         return self.out / "runs"
 
+    @property
+    def report(self) -> Path:
+        """Where the report goes."""
+        return self.out / "report"
+
     def trainings(self) -> list[Training]:
         """Every run that the figure or table shows."""
         return [
             Training(self._shortened(dataclasses.replace(study.experiment, norm=norm, seed=seed)), self.runs, self.data)
             for study in studies_of(self.name)
             for seed in self.seeds or study.seeds
-            for norm in self.norms or study.norms
+            for norm in self._norms(study)
         ]
+
+    def _norms(self, study: experiments.Study) -> Sequence[str]:
+        return study.norms if self.norms is None else chosen_norms(self.norms)
+
+    def check(self) -> None:
+        """Refuse what cannot be, before hours are spent: numbers, sets that are not built, a folder of other things."""
+        if self.seeds is not None:
+            require_seeds(self.seeds)
+        for option, number in (("steps", self.steps), ("scenes", self.scenes), ("jobs", self.jobs)):
+            if number is not None and number < 1:
+                raise UserError(f"--{option} is {number}, but must be at least 1")
+        if self.slots is not None and (not self.slots or min(self.slots) < 1):
+            raise UserError("--slots needs FIRST:LAST with at least one slot, and the first not above the last")
+        require_folder(self.report)
+        transfer = experiments.transfers().get(self.name)
+        for study in studies_of(self.name):
+            require_built(study.experiment, study.tests if transfer is None else [transfer.test], self.data)
 
     def _shortened(self, experiment: Experiment) -> Experiment:
         if self.steps is None:
@@ -60,8 +83,7 @@ def studies_of(name: str) -> list[experiments.Study]:
 
 def reproduce(asked: Reproduction) -> Report:
     """Train what is missing, score what is not scored, write the report to `out/report`; continues where it stopped."""
-    if asked.seeds is not None and len(set(asked.seeds)) < len(asked.seeds):
-        raise UserError(f"--seeds are {' '.join(map(str, asked.seeds))}; name each seed once")
+    asked.check()
     jobs = plan_training(asked.trainings())
     sweep(jobs, asked.jobs or os.cpu_count() or 1)
     require_success(jobs)
@@ -71,4 +93,4 @@ def reproduce(asked: Reproduction) -> Report:
     dataset = None if transfer is None else transfer.test.name
     for evaluation in plan_evaluation(paths, dataset, slots=slots, scenes=asked.scenes, data=asked.data):
         evaluation.evaluate()
-    return write_report(paths, asked.out / "report", data=asked.data)
+    return write_report(paths, asked.report, data=asked.data)

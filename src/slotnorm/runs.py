@@ -1,11 +1,12 @@
 """A run's directory: experiment, metrics and checkpoints; everything in it is verified when it is read."""
 
+import functools
 import hashlib
 import json
 import os
 import shlex
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ from torch import nn
 from slotnorm import __version__, checkpoints, weights
 from slotnorm.config import Experiment, dataset_label
 from slotnorm.documents import differences, from_document, read_sealed, to_document, write_sealed
-from slotnorm.errors import DamagedFile, UserError
+from slotnorm.errors import UserError
 from slotnorm.experiments import command_line
 
 _FORMAT = 1
+_DEPTH = 4  # folders below a given one that are searched for runs
 
 
 class Run:
@@ -83,8 +85,13 @@ class Run:
         return weights.restore(self.weights(), self.path)
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl, a half-written last one left out."""
+        """The lines of metrics.jsonl; a half-written last one is left out, and a damaged one with a warning."""
         return list(self._rows())[::-1]
+
+    @property
+    def logged_step(self) -> int:
+        """The step of the newest line of metrics.jsonl, 0 when there is none."""
+        return next((int(row["step"]) for row in self._rows()), 0)
 
     def validation(self) -> dict[str, float]:
         """The newest validation's scores, empty before the first."""
@@ -96,9 +103,11 @@ class Run:
         lines = path.read_bytes().split(b"\n")[:-1] if path.is_file() else []
         for number, line in reversed(list(enumerate(lines, start=1))):
             try:
-                yield json.loads(line)
+                row = json.loads(line)
             except ValueError as error:
-                raise DamagedFile(f"{path} is damaged in line {number} ({error})") from error
+                _warn(f"{path} is damaged in line {number} ({error}), which is left out; the weights are not concerned")
+                continue
+            yield row
 
     def summary(self) -> str:
         """Where it is, how far it came, its newest validation scores and the time it took, in one line."""
@@ -157,13 +166,26 @@ def find(paths: Iterable[str | Path]) -> list[Run]:
     """The runs at `paths`, each a run or a folder of runs, by name; a path without any is refused."""
     found: dict[Path, Run] = {}
     for path in map(Path, paths):
-        folders = [path] if (path / "experiment.json").is_file() else sorted(path.glob("*/experiment.json"))
+        folders = folders_below(path, is_run)
         if not folders:
             raise UserError(f"{path} is no run and holds none: there is no experiment.json; `slotnorm train` makes one")
         for folder in folders:
-            folder = folder.parent if folder.name == "experiment.json" else folder
             found.setdefault(folder.resolve(), Run.open(folder))
     return list(found.values())
+
+
+def is_run(folder: Path) -> bool:
+    return (folder / "experiment.json").is_file()
+
+
+def folders_below(path: Path, wanted: Callable[[Path], bool], depth: int = _DEPTH) -> list[Path]:
+    """`path` itself if it is wanted, else what is wanted among the folders in it, and in these, by name."""
+    if wanted(path):
+        return [path]
+    if depth == 0 or not path.is_dir():
+        return []
+    children = sorted(child for child in path.iterdir() if child.is_dir() and not child.is_symlink())
+    return [found for child in children for found in folders_below(child, wanted, depth - 1)]
 
 
 class Metrics:
@@ -181,10 +203,7 @@ class Metrics:
         self._hash = hashlib.sha256(lines)
         self.length = len(lines)
         if known and self._hash.hexdigest() != known["sha256"]:
-            print(
-                f"warning: {path} is damaged before step {known['step']}; the weights are not concerned",
-                file=sys.stderr,
-            )
+            _warn(f"{path} is damaged before step {known['step']}; the weights are not concerned")
 
     def append(self, row: dict[str, Any]) -> None:
         line = json.dumps(row).encode() + b"\n"
@@ -209,6 +228,12 @@ class Metrics:
             f"cannot write {self.path}: {error.strerror}; free some space, then the same command continues from the "
             "last checkpoint"
         )
+
+
+@functools.cache
+def _warn(sentence: str) -> None:
+    """Once: a sweep reads the metrics of its runs again and again."""
+    print(f"warning: {sentence}", file=sys.stderr)
 
 
 def _card(run: Run, exported: weights.Weights) -> str:

@@ -26,6 +26,7 @@ from slotnorm.data.backbones import FrozenBackbone
 from slotnorm.data.batches import to_images
 from slotnorm.data.image_files import read_image
 from slotnorm.errors import UserError
+from slotnorm.fingerprints import fingerprint
 from slotnorm.models import FeatureAutoencoder, SlotModel
 from slotnorm.progress import Progress
 from slotnorm.report.coloring import palette
@@ -94,7 +95,7 @@ class Segmenter:
         experiment = self.model.experiment
         return {
             "slotnorm": __version__,
-            "weights": weights.fingerprint(self.model.state_dict()),
+            "weights": fingerprint(self.model.state_dict()),
             "norm": self.model.slot_attention.normalization.name,
             "train_slots": experiment.slots if experiment else None,
             "num_slots": self.num_slots,

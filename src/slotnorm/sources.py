@@ -1,6 +1,7 @@
 """The scenes of an experiment: made and cached when the registry says how, else read from where they were built."""
 
 import functools
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -18,15 +19,17 @@ from slotnorm.data.manifest import MANIFEST
 from slotnorm.data.scenes import Scenes
 from slotnorm.documents import digest
 from slotnorm.errors import UserError
-from slotnorm.experiments import GeneratedFeatures, feature_sets
+from slotnorm.experiments import EvaluationSet, GeneratedFeatures, feature_sets
 
 _SPLITS = ("train", "val", "test")
 
 # What builds the sets of the experiments that are not generated.
+_FEATURES = "slotnorm data features --from {images} --backbone vit_base_patch8_224.dino --weights hub"
 _COMMANDS = {
     "clevr": "slotnorm data clevr --from clevr_with_masks_train.tfrecords --protocol {protocol}",
     "clevr-mini": "slotnorm data folder --from clevr-mini/{split} --size 64 --out {folder}",
-    "movi-c-features": "slotnorm data features --from {images} --backbone vit_base_patch8_224.dino --weights hub",
+    "movi-c-features": _FEATURES,
+    "movi-d-features": _FEATURES,
 }
 
 
@@ -40,7 +43,7 @@ def training_scenes(experiment: Experiment, directory: str | Path | None = None,
         # runs with few objects see those scenes of the same set that have few, as the paper restricts MOVi-C
         scenes = make_features(made, "train", made.scenes.objects, min(made.scenes.num, steps_times_batch))
         return _checked(scenes.filter(max_objects=experiment.max_objects)[:num], experiment)
-    scenes = _load(experiment, "train", directory)
+    scenes = _load(experiment, experiment.dataset, "train", directory).filter(max_objects=experiment.max_objects)
     if not _has_validation(experiment, directory):
         held_out = scenes.sample(experiment.recipe.validation_scenes).index
         scenes = scenes[~np.isin(scenes.index, held_out)]
@@ -56,7 +59,8 @@ def validation_scenes(experiment: Experiment, directory: str | Path | None = Non
         fewest, most = made.scenes.objects
         return make_features(made, "val", (fewest, min(most, experiment.max_objects or most)), num)
     split = "val" if _has_validation(experiment, directory) else "train"
-    return _load(experiment, split, directory).sample(num)
+    scenes = _load(experiment, experiment.dataset, split, directory)
+    return scenes.filter(max_objects=experiment.max_objects).sample(num)
 
 
 def evaluation_scenes(
@@ -71,8 +75,16 @@ def evaluation_scenes(
         return _generate(experiment.scenes, "test", objects, num)
     if (made := _features_of(dataset, directory)) is not None:
         return make_features(made, "test", objects, num)
-    scenes = load(dataset, "test", protocol=experiment.recipe.protocol, directory=directory)
-    return scenes.filter(*objects).sample(num)
+    return _load(experiment, dataset, "test", directory).filter(*objects).sample(num)
+
+
+def require_built(experiment: Experiment, tests: Iterable[EvaluationSet], directory: str | Path | None = None) -> None:
+    """Refuse, before hours of training, when a set that it is trained or tested on must be built and is not."""
+    needed = [(experiment.dataset, "train"), *((test.dataset, "test") for test in tests)]
+    for dataset, split in dict.fromkeys(needed):
+        generated = experiment.scenes is not None and dataset == experiment.dataset
+        if directory is not None or not (generated or dataset in feature_sets()):
+            _load(experiment, dataset, split, directory)
 
 
 def data_fingerprint(scenes: Scenes) -> str:
@@ -143,18 +155,18 @@ def scene_spec(scenes: GeneratedScenes, split: str, objects: tuple[int, int]) ->
     )
 
 
-def _load(experiment: Experiment, split: str, directory: str | Path | None) -> Scenes:
-    protocol, most = experiment.recipe.protocol, experiment.max_objects
-    folder = set_folder(experiment.dataset, split, protocol)
-    if directory is None and not (folder / MANIFEST).exists() and experiment.dataset in _COMMANDS:
-        images = set_folder(experiment.dataset.removesuffix("-features"), split, protocol)
+def _load(experiment: Experiment, dataset: str, split: str, directory: str | Path | None) -> Scenes:
+    """A split of a set that was built, as the experiment's protocol has it."""
+    protocol = experiment.recipe.protocol
+    folder = set_folder(dataset, split, protocol)
+    if directory is None and not (folder / MANIFEST).exists() and dataset in _COMMANDS:
+        images = set_folder(dataset.removesuffix("-features"), split, protocol)
         words = {"split": split, "protocol": protocol, "folder": folder, "images": images}
-        command = _COMMANDS[experiment.dataset].format(**words)
         raise UserError(
-            f"{experiment.dataset} ({split}, {protocol}) is not built: {folder} holds no {MANIFEST}; "
-            f"make it with `{command}`, or give its folder with --data"
+            f"{dataset} ({split}, {protocol}) is not built: {folder} holds no {MANIFEST}; "
+            f"make it with `{_COMMANDS[dataset].format(**words)}`, or give its folder with --data"
         )
-    return load(experiment.dataset, split, max_objects=most, protocol=protocol, directory=directory)
+    return load(dataset, split, protocol=protocol, directory=directory)
 
 
 def _has_validation(experiment: Experiment, directory: str | Path | None) -> bool:

@@ -48,8 +48,7 @@ class Job:
         """How far the run has come, as its metrics say."""
         if not (self.path / "experiment.json").is_file():
             return 0
-        rows = Run.open(self.path).metrics()
-        return int(rows[-1]["step"]) if rows else 0
+        return Run.open(self.path).logged_step
 
 
 def plan(trainings: Sequence[Training]) -> list[Job]:
@@ -109,9 +108,10 @@ def report(jobs: Sequence[Job]) -> str:
 
 
 def require_success(jobs: Sequence[Job]) -> None:
-    """Raise `SweepFailed` with the number of runs that failed, if any did."""
-    if failed := sum(job.state == "failed" for job in jobs):
-        raise SweepFailed(f"{failed} of {len(jobs)} runs failed; the same command tries them again")
+    """Raise `SweepFailed` with the number of runs that failed and the first one's reason, if any did."""
+    if failed := [job for job in jobs if job.state == "failed"]:
+        first = f"{failed[0].path.name} with {failed[0].reason}"
+        raise SweepFailed(f"{len(failed)} of {len(jobs)} runs failed, {first}; the same command tries them again")
 
 
 def _start(job: Job) -> Job:

@@ -1,13 +1,10 @@
 """A model's weights in one safetensors file that names its experiment and notices damage; it cannot run code."""
 
 import dataclasses
-import hashlib
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors import torch as safetensors_torch
 from torch import Tensor, nn
@@ -16,6 +13,7 @@ from slotnorm import __version__, files
 from slotnorm.config import Experiment
 from slotnorm.documents import canonical, digest, from_document, to_document
 from slotnorm.errors import DamagedFile, NonFinite, UserError
+from slotnorm.fingerprints import fingerprint
 from slotnorm.models.building import build
 
 _FORMAT = 1
@@ -107,12 +105,3 @@ def export(weights: Weights, path: Path, card: str) -> None:
     """Write the weights and, beside them, the model card (Markdown, `path` with the suffix .md)."""
     sha256 = files.write(path, pack(weights))
     files.write(path.with_suffix(".md"), f"{card}\nSHA-256 of `{path.name}`: `{sha256}`\n".encode())
-
-
-def fingerprint(tensors: Mapping[str, Tensor]) -> str:
-    """SHA-256 over names, types, shapes and bytes, in the order of names."""
-    sha256 = hashlib.sha256()
-    for name, tensor in sorted(tensors.items()):
-        sha256.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
-        sha256.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-    return sha256.hexdigest()

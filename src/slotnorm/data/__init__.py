@@ -35,5 +35,4 @@ def _way_out(name: str) -> str:
     root = cache_folder() / "data"
     built = sorted({path.relative_to(root).parts[0] for path in root.glob(f"*/*/*/{MANIFEST}")})
     listing = f"built are: {', '.join(built)}" if built else "nothing is built yet"
-    verb = re.split(r"[-_0-9]", name)[0]
-    return f"build it with `slotnorm data {verb}` (see `slotnorm data --help`), or give its folder; {listing}"
+    return f"`slotnorm data --help` lists what builds a set, or give its folder; {listing}"

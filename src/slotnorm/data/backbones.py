@@ -3,7 +3,6 @@
 `FrozenBackbone` is what `features.py` stores the output of, and what training calls to compute features on the fly.
 """
 
-import hashlib
 import importlib
 import pickle
 import sys
@@ -18,9 +17,10 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from slotnorm import files
+from slotnorm.config import Protocol
 from slotnorm.errors import DamagedFile, UserError, nearest
+from slotnorm.fingerprints import fingerprint
 
-Protocol = Literal["paper", "authors"]
 Norm = Literal["after", "before"]
 
 HUB = "hub"
@@ -57,7 +57,12 @@ class FrozenBackbone(nn.Module):
         self.register_buffer("std", torch.tensor(std).view(3, 1, 1) * 255, persistent=False)
         self.requires_grad_(False)
         self.train(False)
-        self.provenance = {**provenance, "size": size, "protocol": protocol, "sha256_of_tensors": _fingerprint(network)}
+        self.provenance = {
+            **provenance,
+            "size": size,
+            "protocol": protocol,
+            "sha256_of_tensors": fingerprint(network.state_dict()),
+        }
         _, self.tokens, self.features = self(torch.zeros(1, size, size, 3, dtype=torch.uint8)).shape
 
     def train(self, mode: bool = True) -> "FrozenBackbone":
@@ -130,9 +135,7 @@ def timm_backbone(name: str, weights: str | Path, norm: Norm = "after", protocol
     return FrozenBackbone(_FeatureMap(model, norm), height, config["mean"], config["std"], described, protocol)
 
 
-def encoder_backbone(
-    model: nn.Module, name: str, protocol: Protocol = "paper", norm: Norm = "before"
-) -> FrozenBackbone:
+def encoder_backbone(model: nn.Module, name: str, protocol: Protocol = "paper", norm: Norm = "after") -> FrozenBackbone:
     """The encoder of a slotnorm model that takes images: its tokens (B, N, C) are the features.
 
     With `norm` "after" they are taken as Slot Attention sees them, after the layer norm of its input: as a ViT's
@@ -234,15 +237,6 @@ def _read_state(path: Path) -> dict[str, Tensor]:
                 key = key.removeprefix(prefix)
             state[key] = value
     return state
-
-
-def _fingerprint(network: nn.Module) -> str:
-    """SHA-256 over names, shapes and values of all parameters and buffers."""
-    sha256 = hashlib.sha256()
-    for key, tensor in sorted(network.state_dict().items()):
-        sha256.update(f"{key} {tensor.dtype} {tuple(tensor.shape)} ".encode())
-        sha256.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-    return sha256.hexdigest()
 
 
 def _few(name: str, known: list[str]) -> str:

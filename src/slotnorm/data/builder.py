@@ -64,6 +64,8 @@ class Builder:
         properties: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         self.directory = Path(directory)
+        if self.directory.exists() and not self.directory.is_dir():
+            raise UserError(f"{directory} is a file, and a set of scenes is a folder; name another")
         self._fields = [Field(name, tuple(shape), dtype) for name, (shape, dtype) in fields.items() if name != "counts"]
         self._fields.append(layout.COUNTS)
         shapes = {field.name: field.shape for field in self._fields}

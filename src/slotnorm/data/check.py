@@ -117,6 +117,8 @@ def check(directory: str | Path, sheet: str | Path | None = None, num: int = 32)
     """Verify everything, write the contact sheet (default: `contact-sheet.png` in the folder), return the table."""
     from slotnorm import files
 
+    if num < 1:
+        raise UserError(f"{num} scenes cannot be shown; ask for one or more with --num")
     scenes = Scenes.open(directory)
     verify(scenes)
     table = describe(scenes)

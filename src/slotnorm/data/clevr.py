@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slotnorm import files
+from slotnorm.config import Protocol
 from slotnorm.data.builder import Builder
 from slotnorm.data.cache import set_folder
 from slotnorm.data.conversion import check_space, identity, in_threads, stack
@@ -25,11 +26,10 @@ from slotnorm.data.tfrecord import Example, RecordError, records
 from slotnorm.errors import UserError, nearest
 from slotnorm.progress import Progress
 
-Protocol = Literal["paper", "authors"]
 Crop = Literal["centre", "slot-attention-2020"]
 
 SPLITS = (70_000, 15_000, 15_000)  # train, val, test, in file order
-TEST_SCENES = 1_280  # how many test scenes are evaluated, PROTOCOL's "Evaluation"
+TEST_SCENES = 1_280  # how many test scenes are evaluated, docs/evaluation.md
 TEST_SETS = {"clevr6": 6, "clevr10": 10}  # name -> most objects
 PROPERTIES = {
     "shape": ("cube", "cylinder", "sphere"),

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from slotnorm.config import Protocol
 from slotnorm.data.builder import Builder
 from slotnorm.data.cache import set_folder
 from slotnorm.data.conversion import check_space, identity, in_processes
@@ -31,7 +32,6 @@ from slotnorm.progress import Progress
 
 Variant = Literal["a", "b", "c", "d", "e"]
 Split = Literal["train", "val", "test"]
-Protocol = Literal["paper", "authors"]
 
 SIZE = 224  # what the ViT takes
 PUBLISHED_SPLITS = {"train": "train", "val": "validation", "test": "test"}  # our name -> that of the files

@@ -213,10 +213,12 @@ class TransferEvidence:
 
     def __init__(self, sections: Sequence[Section], transfer: Transfer, leave_out_failed: bool = True) -> None:
         self._transfer = transfer
-        shown = [section.without_failed() if leave_out_failed else section for section in sections]
-        tested = [section for section in shown if any(transfer.test.name in run.datasets for run in section.runs)]
+        tested = [section for section in sections if any(transfer.test.name in run.datasets for run in section.runs)]
         self._sections = {
-            study: section for study in transfer.studies for section in tested[::-1] if section.study == study
+            study: section.without_failed() if leave_out_failed else section
+            for study in transfer.studies
+            for section in tested[::-1]
+            if section.study == study
         }
 
     @property

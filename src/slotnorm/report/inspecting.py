@@ -16,6 +16,7 @@ from slotnorm.diagnosis import VERSION, diagnose
 from slotnorm.errors import DamagedFile, UserError
 from slotnorm.examples import Examples, make_examples
 from slotnorm.experiments import evaluation_sets
+from slotnorm.fingerprints import fingerprint
 from slotnorm.models import SlotModel
 from slotnorm.report.diagnostics import Diagnostics, diagnostics
 from slotnorm.report.pictures import Illustration, illustrate
@@ -150,7 +151,7 @@ class Inspector:
         else:
             raise UserError(f"{folder} has neither checkpoints nor exported weights")
         assert isinstance(model, SlotModel)
-        if weights.fingerprint(model.state_dict()) != run.facts["weights"]:
+        if fingerprint(model.state_dict()) != run.facts["weights"]:
             raise UserError(
                 f"the weights in {folder} are not those that were evaluated; run `slotnorm eval {folder}` again"
             )

@@ -76,8 +76,8 @@ def _few_slots_train_best(e: TransferEvidence) -> Iterator[Part]:
     def decide() -> Decision:
         if len(e.studies) < 2:
             raise NotRun("only one section was run")
-        winner = min(e.studies, key=lambda study: e.train_factors(study))
         table = {study: e.medians(study, "f_ari") for study in e.studies}
+        winner = min(e.studies, key=lambda study: e.train_factors(study))
         rest = [study for study in e.studies if study != winner]
         ahead = all(table[winner][norm] > table[study][norm] for study in rest for norm in MAIN)
         return ahead, "; ".join(f"{study}: {listed(one)}" for study, one in table.items())

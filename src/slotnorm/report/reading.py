@@ -16,11 +16,10 @@ from slotnorm.errors import DamagedFile, NoUsableCheckpoint, UserError
 from slotnorm.report.scores import RunScores, summarize
 from slotnorm.report.sections import Section, divide
 from slotnorm.rows import Rows
-from slotnorm.runs import Run
+from slotnorm.runs import Run, folders_below, is_run
 
 ROWS = "rows"
 BINDING = "binding.json"
-_DEPTH = 4  # folders below a given one that are searched for runs
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,7 @@ def find_folders(paths: Iterable[str | Path]) -> list[Path]:
             raise UserError(
                 f"{path} is no folder; give folders of runs, as `slotnorm train` and `slotnorm eval` make them"
             )
-        folders = [path] if _is_run(path) else sorted(_below(path, _DEPTH))
+        folders = folders_below(path, _is_run)
         if not folders:
             raise UserError(f"{path} is no run and holds none: there is neither experiment.json nor a folder of {ROWS}")
         for folder in folders:
@@ -93,16 +92,7 @@ def rows_of(run: RunScores) -> Rows:
 
 
 def _is_run(folder: Path) -> bool:
-    return (folder / "experiment.json").is_file() or any((folder / ROWS).glob("*.npz"))
-
-
-def _below(folder: Path, depth: int) -> Iterable[Path]:
-    for child in folder.iterdir():
-        if child.is_dir() and not child.is_symlink():
-            if _is_run(child):
-                yield child
-            elif depth > 1:
-                yield from _below(child, depth - 1)
+    return is_run(folder) or any((folder / ROWS).glob("*.npz"))
 
 
 def _read_run(folder: Path, notes: list[str]) -> RunScores | LeftOut:
@@ -139,15 +129,23 @@ def _load(folder: Path, facts: dict[str, Any], notes: list[str]) -> Rows:
             f"folder and run `slotnorm eval {folder}` again"
         )
     rows = Rows.concat(parts)
-    told = next((header["experiment"] for header in headers if isinstance(header.get("experiment"), dict)), None)
-    if told is not None:
-        facts.setdefault("experiment", told)
+    experiment = next((header["experiment"] for header in headers if isinstance(header.get("experiment"), dict)), None)
+    if experiment is not None:
+        facts.setdefault("experiment", experiment)
     rows = _of_one_iterations(rows, folder, facts, notes)
     _require_each_once(rows, folder)
-    scenes = {}
+    scenes: dict[str, dict[str, Any]] = {}
     for part in parts:
         for dataset in part.unique("dataset"):
-            scenes[dataset] = {name: part.header.get(name) for name in ("scenes", "images", "num_scenes")}
+            told = {name: part.header.get(name) for name in ("scenes", "images", "num_scenes")}
+            known = scenes.setdefault(dataset, told)
+            if known["scenes"] != told["scenes"]:
+                raise UserError(
+                    f"{folder / ROWS} holds rows on different scenes that are both called {dataset}; delete that "
+                    f"folder and run `slotnorm eval {folder}` again"
+                )
+            if known["images"] != told["images"]:
+                notes.append(f"{folder.name}: not every number of slots is scored on the same scenes of {dataset}.")
     facts |= {
         "weights": weights[0], "scenes": scenes, "versions": headers[0].get("versions", {}),
         "noise_seed": headers[0].get("noise_seed"),

@@ -5,6 +5,7 @@ The same runs give the same bytes. A file that an earlier report wrote and this 
 
 import csv
 import gzip
+import hashlib
 import io
 import json
 import sys
@@ -41,6 +42,7 @@ def write_report(
     `models` False runs none, and shows only pictures and diagnostics that were kept beside the runs; `rows` False
     leaves out rows.csv.gz. `data` is where scenes are, if not in the cache.
     """
+    require_folder(Path(out))  # before models run for long
     material = read(paths)
     for one in material.left_out:
         print(f"left out: {one.path}: {one.reason}", file=sys.stderr)
@@ -59,50 +61,54 @@ def write_report(
 
 def write(report: Report, out: Path, rows: bool = True) -> None:
     """Write a report's files to `out`, which must be empty or hold an earlier report."""
-    known = _earlier(out)
-    folder = _Folder(out)
+    known = require_folder(out)
+    folder = _Folder()
     for contents in report.sections:
-        _write_section(folder, contents)
+        _add_section(folder, contents)
     for pair in report.zero_shot:
         for table in pair:
             if table is not None:
-                _write_table(folder, table, f"tables/{file_name(table.name)}.")
+                _add_table(folder, table, f"tables/{file_name(table.name)}.")
     labelled = [
         (contents.section.title, which, figure)
         for contents in report.sections
         for which, figure in contents.both.all_figures()
     ]
-    folder.write("curves.csv", curves.to_csv(labelled))
-    folder.write("scores.csv", _scores_csv(report.runs))
+    folder.add("curves.csv", curves.to_csv(labelled))
+    folder.add("scores.csv", _scores_csv(report.runs))
     if rows:
-        folder.write("rows.csv.gz", _rows_csv(report.runs))
-    folder.write("claims.md", claims_page(report.outcomes))
-    folder.write("claims.json", json.dumps(as_records(report.outcomes), indent=1, ensure_ascii=False) + "\n")
-    folder.write("provenance.json", json.dumps(report.provenance, indent=1, ensure_ascii=False, sort_keys=True) + "\n")
-    folder.write("report.md", report_page(report))
-    folder.write(page.NAME, page.render(report))
-    folder.finish(known)
+        folder.add("rows.csv.gz", _rows_csv(report.runs))
+    folder.add("claims.md", claims_page(report.outcomes))
+    folder.add("claims.json", json.dumps(as_records(report.outcomes), indent=1, ensure_ascii=False) + "\n")
+    folder.add("provenance.json", json.dumps(report.provenance, indent=1, ensure_ascii=False, sort_keys=True) + "\n")
+    folder.add("report.md", report_page(report))
+    folder.add(page.NAME, page.render(report))
+    folder.write(out, known)
 
 
 class _Folder:
-    """The folder of a report while it is written."""
+    """The files of a report, by name, until all are made."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.written: dict[str, str] = {}
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
 
-    def write(self, name: str, content: str | bytes) -> None:
-        data = content.encode() if isinstance(content, str) else content
-        self.written[name] = files.write(self.path / name, data)
+    def add(self, name: str, content: str | bytes) -> None:
+        self.files[name] = content.encode() if isinstance(content, str) else content
 
-    def finish(self, known: Iterable[str]) -> None:
-        """Say what was written, and remove what only an earlier report had."""
-        write_sealed(self.path / MANIFEST, {"slotnorm": __version__, "files": self.written})
-        for name in set(known).difference(self.written):
-            (self.path / name).unlink(missing_ok=True)
+    def write(self, out: Path, known: Iterable[str]) -> None:
+        """Remove what only an earlier report had, then write all; what belongs to the report is said first.
+
+        So a report that was interrupted here is known as one, and the same command writes it again.
+        """
+        for name in set(known).difference(self.files):
+            (out / name).unlink(missing_ok=True)
+        hashes = {name: hashlib.sha256(content).hexdigest() for name, content in self.files.items()}
+        write_sealed(out / MANIFEST, {"slotnorm": __version__, "files": hashes})
+        for name, content in self.files.items():
+            files.write(out / name, content)
 
 
-def _earlier(out: Path) -> list[str]:
+def require_folder(out: Path) -> list[str]:
     """The files of the report that `out` holds; refused when it holds something else, which might be overwritten."""
     if out.exists() and not out.is_dir():
         raise UserError(f"{out} is a file; --out takes a folder")
@@ -118,29 +124,29 @@ def _earlier(out: Path) -> list[str]:
     return [name for name in names if (out / name).resolve().is_relative_to(inside)]
 
 
-def _write_section(folder: _Folder, contents: SectionContents) -> None:
+def _add_section(folder: _Folder, contents: SectionContents) -> None:
     for _, figure in contents.both.all_figures():
         for suffix, content in draw(figure).items():
-            folder.write(contents.figure_file(figure, suffix), content)
+            folder.add(contents.figure_file(figure, suffix), content)
     for table in contents.both.all_tables():
-        _write_table(folder, table, contents.table_file(table, ""))
+        _add_table(folder, table, contents.table_file(table, ""))
     if contents.diagnostics is not None:
         for suffix, content in draw_diagnostics(contents.diagnostics).items():
-            folder.write(f"figures/{contents.stem}-diagnostics.{suffix}", content)
+            folder.add(f"figures/{contents.stem}-diagnostics.{suffix}", content)
     illustration, section = contents.illustration, contents.section
     if illustration is not None:
         scenes = list(range(min(_PICTURED_SCENES, len(illustration.any.scenes))))
         for k in contents.picture_slots():
-            folder.write(contents.picture_file(k), visual_table(illustration, k, scenes))
+            folder.add(contents.picture_file(k), visual_table(illustration, k, scenes))
         growing = [k for k in illustration.slots if k >= section.train_slots] or illustration.slots
-        folder.write(contents.picture_file(None), slots_table(illustration, spaced(growing, _PICTURED_SLOTS), 0))
+        folder.add(contents.picture_file(None), slots_table(illustration, spaced(growing, _PICTURED_SLOTS), 0))
 
 
-def _write_table(folder: _Folder, table: tables.Table, name: str) -> None:
-    """Write a table to `name` with three endings."""
-    folder.write(f"{name}md", tables.to_markdown(table))
-    folder.write(f"{name}tex", tables.to_latex(table))
-    folder.write(f"{name}csv", tables.to_csv(table))
+def _add_table(folder: _Folder, table: tables.Table, name: str) -> None:
+    """A table as `name` with three endings."""
+    folder.add(f"{name}md", tables.to_markdown(table))
+    folder.add(f"{name}tex", tables.to_latex(table))
+    folder.add(f"{name}csv", tables.to_csv(table))
 
 
 def _scores_csv(runs: Sequence[RunScores]) -> str:
