@@ -62,3 +62,10 @@ def as_text(content: Any) -> NDArray[np.uint8]:
 def from_text(array: NDArray[Any]) -> Any:
     """The JSON values of `as_text`."""
     return json.loads(array.tobytes())
+
+
+def frozen(array: NDArray[Any]) -> NDArray[Any]:
+    """The array, which cannot be changed by this name."""
+    array = array.view()
+    array.flags.writeable = False
+    return array

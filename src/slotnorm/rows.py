@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from slotnorm import archives, files
+from slotnorm.archives import frozen
 from slotnorm.errors import DamagedFile, UserError, nearest
 
 MISSING = -1
@@ -60,7 +61,7 @@ class Rows:
         column = self._columns[_require_column(name)]
         if isinstance(column, _Texts):
             return column.array()
-        return column if name == "value" else _frozen(column.astype(np.int64))
+        return column if name == "value" else frozen(column.astype(np.int64))
 
     def codes(self, name: str) -> NDArray[Any]:
         """One column as numbers (n,) that are equal where the column is: for grouping without making texts."""
@@ -195,7 +196,7 @@ class _Texts:
         if not all(isinstance(name, str) for name in names):
             raise ValueError("a text is no text")
         self.names = names
-        self.codes = _frozen(codes.astype(np.int16 if len(names) < 1 << 15 else np.int32, copy=False))
+        self.codes = frozen(codes.astype(np.int16 if len(names) < 1 << 15 else np.int32, copy=False))
 
     @classmethod
     def of(cls, texts: Any) -> "_Texts":
@@ -211,7 +212,7 @@ class _Texts:
 
     def array(self) -> NDArray[Any]:
         texts: NDArray[Any] = np.asarray(self.names or [""], dtype=str)[self.codes]
-        return _frozen(texts)
+        return frozen(texts)
 
 
 def _require_column(name: str) -> str:
@@ -237,7 +238,7 @@ def _column(name: str, given: Any, length: int) -> Any:
     converted = array.astype(dtype)
     if name != "value" and not np.array_equal(converted, array):
         raise UserError(f"the column {name} of rows takes numbers up to {np.iinfo(_INTEGERS[name]).max}, got {given!r}")
-    return _frozen(np.broadcast_to(converted, (length,)) if not array.ndim else converted)
+    return frozen(np.broadcast_to(converted, (length,)) if not array.ndim else converted)
 
 
 def _joined(columns: list[Any]) -> Any:
@@ -258,12 +259,6 @@ def _ordered_codes(column: Any) -> NDArray[Any]:
     ranks: NDArray[Any] = np.empty(len(column.names), dtype=np.int64)
     ranks[np.argsort(np.asarray(column.names, dtype=str), kind="stable")] = np.arange(len(column.names))
     return np.asarray(ranks[column.codes])
-
-
-def _frozen(array: NDArray[Any]) -> NDArray[Any]:
-    array = array.view()
-    array.flags.writeable = False
-    return array
 
 
 def _shortest(values: NDArray[np.float64]) -> NDArray[Any]:

@@ -82,7 +82,7 @@ def train(
         if ranks.first:
             _warn_of_too_few_slots(scenes, experiment)
             ranks.wait_for_first()
-        training = Training(run, scenes, validation_scenes(experiment, data), ranks, draw)
+        training = Trainer(run, scenes, validation_scenes(experiment, data), ranks, draw)
         stop = stack.enter_context(
             Stop()
         )  # not before: making the scenes can be interrupted at once, and continues too
@@ -91,7 +91,7 @@ def train(
     return run
 
 
-class Training:
+class Trainer:
     """One process's part in training a run."""
 
     def __init__(self, run: Run, scenes: Scenes, validated: Scenes, ranks: Ranks, draw: Draw | None) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from slotnorm.archives import frozen
 from slotnorm.data.manifest import HEADER, MANIFEST, STATE, Field, checksum, load_manifest, unpack
 from slotnorm.errors import DamagedFile, UserError, nearest
 
@@ -73,7 +74,7 @@ class Column:
             self._new[block] = False
 
 
-class Rows:
+class LazyArray:
     """One field of some scenes as a read-only array (n, ...) whose rows are read, and verified, when they are indexed.
 
     Takes an integer, a slice, or an array of integers or booleans, then integers and slices for the other axes;
@@ -111,7 +112,7 @@ class Rows:
         return self._column.read(self._index).astype(dtype or self.dtype, copy=False)
 
     def __repr__(self) -> str:
-        return f"Rows(shape={self.shape}, dtype={self.dtype}, file={self._column.path.name})"
+        return f"LazyArray(shape={self.shape}, dtype={self.dtype}, file={self._column.path.name})"
 
 
 class Scenes:
@@ -121,8 +122,8 @@ class Scenes:
         self, directory: Path, manifest: dict[str, Any], columns: dict[str, Column], index: NDArray[np.int64]
     ) -> None:
         self.directory, self.manifest, self._columns = directory, manifest, columns
-        self.index = _frozen(index)
-        self.counts: NDArray[np.int64] = _frozen(columns["counts"].read(index).astype(np.int64))
+        self.index = frozen(index)
+        self.counts: NDArray[np.int64] = frozen(columns["counts"].read(index).astype(np.int64))
 
     @classmethod
     def open(cls, directory: str | Path) -> "Scenes":
@@ -172,17 +173,17 @@ class Scenes:
         return dict(self._columns)
 
     @property
-    def images(self) -> Rows | None:
+    def images(self) -> LazyArray | None:
         """(n, H, W, 3) uint8, or None."""
         return self._rows("images")
 
     @property
-    def features(self) -> Rows | None:
+    def features(self) -> LazyArray | None:
         """(n, N, F) float16, or None."""
         return self._rows("features")
 
     @property
-    def labels(self) -> Rows | None:
+    def labels(self) -> LazyArray | None:
         """(n, H, W) uint8, 0 is background; or None."""
         return self._rows("labels")
 
@@ -190,7 +191,7 @@ class Scenes:
     def properties(self) -> dict[str, NDArray[Any]]:
         """Name -> (n, O, ...), read into memory: entry j belongs to the object with label j + 1, padding is 0."""
         names = [name for name in self._columns if name not in _NOT_PROPERTIES]
-        return {name: _frozen(self._columns[name].read(self.index)) for name in names}
+        return {name: frozen(self._columns[name].read(self.index)) for name in names}
 
     @cached_property
     def fingerprint(self) -> str:
@@ -229,8 +230,8 @@ class Scenes:
         order = sorted(range(len(self)), key=lambda position: hashlib.sha256(b"%d" % self.index[position]).digest())
         return self[np.asarray(order[:num], dtype=np.int64)]
 
-    def _rows(self, name: str) -> Rows | None:
-        return Rows(self._columns[name], self.index) if name in self._columns else None
+    def _rows(self, name: str) -> LazyArray | None:
+        return LazyArray(self._columns[name], self.index) if name in self._columns else None
 
 
 def _reopen(directory: Path, fingerprint: str, index: NDArray[np.int64]) -> Scenes:
@@ -238,9 +239,3 @@ def _reopen(directory: Path, fingerprint: str, index: NDArray[np.int64]) -> Scen
     if scenes.fingerprint != fingerprint:
         raise DamagedFile(f"{directory} was built again while it was in use; start anew")
     return scenes[index]
-
-
-def _frozen(array: NDArray[Any]) -> NDArray[Any]:
-    array = array.view()
-    array.flags.writeable = False
-    return array
