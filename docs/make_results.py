@@ -106,8 +106,8 @@ def _summary(contents: SectionContents, norms: Sequence[str] | None = None, fact
         medians = [at_slots(section, norm, metric, dataset, number).median for _, metric, number, _ in columns]
         cells = [f"{median:{form}}" for median, (*_, form) in zip(medians, columns, strict=True)]
         moved = spread(_f_ari(run, dataset, last, source) - _f_ari(run, dataset, first, source) for run in runs)
-        words = f"{moved.median:+.3f} ({moved.low:+.3f} to {moved.high:+.3f})".replace("-", "−")
-        lines.append([look.label, str(len(runs)), *cells, words])
+        span = f" ({moved.low:+.3f} to {moved.high:+.3f})" if len(runs) > 1 else ""
+        lines.append([look.label, str(len(runs)), *cells, f"{moved.median:+.3f}{span}".replace("-", "−")])
     return _table(lines)
 
 

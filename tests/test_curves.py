@@ -18,7 +18,7 @@ from slotnorm.errors import UserError
 from slotnorm.experiments import ABLATED, MAIN
 from slotnorm.normalization import Normalization, normalizations
 from slotnorm.report.appearance import looks, measure, ordered
-from slotnorm.report.curves import Curve, Figure, curve, figures, to_csv
+from slotnorm.report.curves import Curve, Figure, curve, figures, shared_limits, to_csv
 from slotnorm.report.drawing import draw
 from slotnorm.report.scores import RunScores, summarize
 from slotnorm.report.sections import Section, divide
@@ -250,6 +250,21 @@ def test_one_run_with_gaps_and_markup_in_its_set_is_drawn() -> None:
     svg = draw(figures(section)[0])["svg"].decode()
     ElementTree.fromstring(svg)
     assert "<b>" not in svg
+
+
+@pytest.mark.parametrize(
+    ("metric", "few", "inside"), [("f_ari", 0.9, True), ("f_ari", 0.1, False), ("l2", 0.1, True), ("l2", 0.9, False)]
+)
+def test_fewer_slots_than_in_training_leave_the_frame_only_when_they_score_worse(
+    metric: str, few: float, inside: bool
+) -> None:
+    rows = made_up("clevr-6-7", ["batch_norm"], [1], (3, 7, 11), images=4).where(metric=("visible", metric))
+    value = np.where(rows["metric"] == "visible", rows["value"], np.where(rows["slots"] == 3, few, 0.5))
+    (section,) = divide(summarize(rows.with_columns(value=value)))
+    panels = next(row for figure in figures(section) for row in figure.rows if row[0].metric == metric)
+    low, high = shared_limits(panels)[0]
+    assert low < 0.5 < high
+    assert (low < few < high) is inside
 
 
 def test_a_long_title_stays_on_the_paper() -> None:

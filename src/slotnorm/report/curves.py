@@ -219,15 +219,18 @@ def _has_attention(section: Section) -> bool:
 
 
 def limits_of(panels: Iterable[Panel], across: bool = False) -> tuple[float, float]:
-    """What a row's y axes show (of paths with `across` the x axes): everything from the training K on; what fewer slots
-    score may leave the frame."""
+    """What a row's y axes show (of paths with `across` the x axes): everything from the training K on.
+
+    Where fewer slots score worse than all of that, they may leave the frame.
+    """
     values = []
     for panel in panels:
         curves = panel.across if across and isinstance(panel, PathPanel) else panel.curves
         for curve in curves.values():
             kept = curve.x >= (panel.train_slots if panel.against == "slots" else 0)
             kept = kept if kept.any() else np.ones_like(kept)
-            values += [curve.low[kept], curve.high[kept]]
+            best = np.fmin.reduce(curve.low) if measure(panel.metric).arrow == "↓" else np.fmax.reduce(curve.high)
+            values += [curve.low[kept], curve.high[kept], [best]]
     finite = np.concatenate(values) if values else np.empty(0)
     finite = finite[np.isfinite(finite)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
