@@ -1,0 +1,149 @@
+"""What a report reads and where it writes: rows that do not belong together are refused or noted, nothing is lost."""
+
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from made_up_rows import made_up, save
+from slotnorm import files
+from slotnorm.documents import write_sealed
+from slotnorm.errors import DamagedFile, UserError
+from slotnorm.report import writing
+from slotnorm.report.contents import compose
+from slotnorm.report.reading import read
+from slotnorm.report.writing import write
+from slotnorm.rows import Rows
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> Path:
+    """Made-up rows of two runs."""
+    rows = made_up("clevr-6-7", ["weighted_mean", "batch_norm"], [1], (7, 11), images=8)
+    save(rows.where(metric=("f_ari", "visible")), tmp_path / "fake")
+    return tmp_path / "fake"
+
+
+def test_a_damaged_file_of_rows_is_refused(fake: Path) -> None:
+    path = fake / "clevr-6-7-batch_norm-1" / "rows" / "clevr6-7.npz"
+    content = bytearray(path.read_bytes())
+    content[200] ^= 4
+    path.write_bytes(content)
+    with pytest.raises(DamagedFile, match="clevr6-7.npz"):
+        read([fake])
+
+
+def test_rows_of_another_protocol_are_refused(fake: Path) -> None:
+    rows = made_up("clevr-6-7", ["layer_norm"], [1], (7,), images=8).with_columns(protocol="authors")
+    save(rows, fake)
+    with pytest.raises(
+        UserError, match="follows the protocol 'paper' and .* 'authors': their numbers cannot be compared"
+    ):
+        read([fake])
+
+
+def test_rows_on_other_scenes_under_the_same_name_are_refused(fake: Path) -> None:
+    save(made_up("clevr-6-7", ["layer_norm"], [1], (7,), images=8), fake, scenes="others")
+    with pytest.raises(UserError, match="were evaluated on different scenes that are both called clevr6"):
+        read([fake])
+
+
+def test_another_number_of_scenes_is_a_note(fake: Path) -> None:
+    save(made_up("clevr-6-7", ["layer_norm"], [1], (7,), images=4), fake, images="the first four")
+    notes = read([fake]).notes
+    assert "clevr-6-7: not all runs are scored on the same scenes of clevr6 (numbers: 4 to 8)." in notes
+
+
+def test_other_scenes_with_some_numbers_of_slots_are_a_note_and_other_sets_are_refused(fake: Path) -> None:
+    path = fake / "clevr-6-7-batch_norm-1" / "rows" / "clevr6-7.npz"
+    rows = Rows.load(path)
+    rows.save(path, {**rows.header, "images": "the first four"})
+    told = "clevr-6-7-batch_norm-1: not every number of slots is scored on the same scenes of clevr6."
+    assert told in read([fake]).notes
+    rows.save(path, {**rows.header, "scenes": "others"})
+    with pytest.raises(UserError, match="rows holds rows on different scenes that are both called clevr6"):
+        read([fake])
+
+
+def test_rows_of_different_weights_in_one_run_are_refused(fake: Path) -> None:
+    save(made_up("clevr-6-7", ["batch_norm"], [1], (15,), images=8), fake, weights="newer")
+    with pytest.raises(UserError, match="holds rows of different weights"):
+        read([fake])
+
+
+def test_rows_that_are_there_twice_are_refused(fake: Path) -> None:
+    folder = fake / "clevr-6-7-batch_norm-1" / "rows"
+    shutil.copy(folder / "clevr6-7.npz", folder / "copy.npz")
+    with pytest.raises(UserError, match="holds rows twice for the same image, slots and metric"):
+        read([fake])
+
+
+def test_rows_of_other_iterations_are_set_aside_with_a_note(fake: Path) -> None:
+    more = made_up("clevr-6-7", ["batch_norm"], [1], (15,), images=8).with_columns(iterations=9)
+    folder = fake / "clevr-6-7-batch_norm-1" / "rows"
+    header = Rows.load(folder / "clevr6-7.npz").header
+    more.where(dataset="clevr6").save(folder / "more.npz", header)
+    material = read([fake])
+    assert (
+        "clevr-6-7-batch_norm-1: rows with 9 iterations are left aside; its own for evaluation are 5." in material.notes
+    )
+    (run,) = [run for run in material.runs if run.norm == "batch_norm"]
+    assert run.slots("clevr6", "f_ari") == [7, 11]
+
+
+def test_a_verdict_that_does_not_say_whether_the_run_failed_is_refused(fake: Path) -> None:
+    (fake / "clevr-6-7-batch_norm-1" / "rows" / "binding.json").write_text('{"failed": "perhaps"}')
+    with pytest.raises(DamagedFile, match="does not say whether the run failed"):
+        read([fake])
+
+
+def test_a_missing_verdict_is_noted(fake: Path) -> None:
+    (fake / "clevr-6-7-batch_norm-1" / "rows" / "binding.json").unlink()
+    material = read([fake])
+    assert "clevr-6-7: the failed-run rule was not asked for 1 of 2 runs." in material.notes
+    assert "clevr-6-7: no runs of layer_norm, weighted_sum yet." in material.notes
+
+
+def test_a_folder_with_other_things_is_not_written_to(fake: Path, tmp_path: Path) -> None:
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "report.md").write_text("mine")
+    report = compose(read([fake]), with_theory=False)
+    with pytest.raises(UserError, match="thesis is not empty and holds no report"):
+        write(report, tmp_path / "thesis")
+    assert (tmp_path / "thesis" / "report.md").read_text() == "mine"
+    with pytest.raises(UserError, match="is a file; --out takes a folder"):
+        write(report, tmp_path / "thesis" / "report.md")
+
+
+def test_an_interrupted_report_is_written_again(fake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report, out = compose(read([fake]), with_theory=False), tmp_path / "out"
+    write(report, tmp_path / "whole")
+    done: list[Path] = []
+
+    def interrupted(path: Path, content: bytes) -> str:
+        if len(done) == 5:
+            raise KeyboardInterrupt
+        done.append(path)
+        return files.write(path, content)
+
+    monkeypatch.setattr(writing, "files", SimpleNamespace(write=interrupted))
+    with pytest.raises(KeyboardInterrupt):
+        write(report, out)
+    monkeypatch.undo()
+    assert len(done) == 5
+    write(report, out)
+    assert files_of(out) == files_of(tmp_path / "whole")
+
+
+def test_a_manifest_cannot_have_files_outside_removed(fake: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "precious.txt"
+    outside.write_text("keep")
+    (tmp_path / "out").mkdir()
+    write_sealed(tmp_path / "out" / "report.json", {"files": {"../precious.txt": "0", str(outside): "0"}})
+    write(compose(read([fake]), with_theory=False), tmp_path / "out", rows=False)
+    assert outside.read_text() == "keep"
