@@ -183,7 +183,7 @@ def test_bad_input_is_one_sentence(model, photo, tmp_path):
         Segmenter(model, 0)
     with pytest.raises(UserError, match="257 slots are not possible"):
         Segmenter(model, 257)
-    with pytest.raises(UserError, match="there is no file"):
+    with pytest.raises(UserError, match="there is no .*none.safetensors; a model is a run.s folder"):
         load_model(tmp_path / "none.safetensors")
     with pytest.raises(UserError, match="is no run"):
         load_model(tmp_path / "empty")

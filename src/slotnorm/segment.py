@@ -144,6 +144,8 @@ def _checked_backbone(model: SlotModel, backbone: FrozenBackbone | None) -> Froz
 def load_model(path: str | Path) -> SlotModel:
     """The model of a run's folder (its newest checkpoint) or of a file of weights."""
     path = Path(path)
+    if not path.exists():
+        raise UserError(f"there is no {path}; a model is a run's folder, or a .safetensors file that a run exported")
     if path.is_dir():
         run = Run.open(path)
         model = run.model()
