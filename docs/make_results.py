@@ -100,7 +100,7 @@ def _summary(contents: SectionContents, norms: Sequence[str] | None = None, fact
         if metric in section.metrics():
             columns += [(f"{label}, K {number}", metric, number, form) for number in numbers]
     first, last = numbers[0], numbers[-1]
-    lines = [["", "runs", *(title for title, *_ in columns), f"F-ARI of a run from K {first} to {last}"]]
+    lines = [[dataset, "runs", *(title for title, *_ in columns), f"F-ARI of a run from K {first} to {last}"]]
     for norm, look in looks(norms or section.norms).items():
         runs = section.of(norm)
         medians = [at_slots(section, norm, metric, dataset, number).median for _, metric, number, _ in columns]
@@ -120,9 +120,8 @@ def _runs(contents: SectionContents) -> str:
     section = contents.section
     dataset, number = section.sets[0], section.train_slots
     metrics = [(label, name) for label, name in (("F-ARI", "f_ari"), ("ARI", "ari")) if name in section.metrics()]
-    lines = [
-        ["run", *(f"{label}, K {number}" for label, _ in metrics), "moving", "sharing", "coherence", "by the rule"]
-    ]
+    scored = [f"{label}, K {number}" for label, _ in metrics]
+    lines = [[f"on {dataset}", *scored, "moving", "sharing", "coherence", "by the rule"]]
     for norm in section.norms:
         for run in sorted(section.of(norm), key=lambda one: one.seed):
             scores = [run.mean(dataset, name, number, source=section.source(name)).value for _, name in metrics]

@@ -284,8 +284,9 @@ def test_scenes_without_masks_have_reconstruction_alone(scenes: Scenes, tmp_path
 def test_what_cannot_be_scored_is_refused_in_one_sentence(scenes: Scenes, monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of("images")
     for arguments, sentence in (
-        ({"slots": []}, r"slots are \[\]; give one number or more"),
-        ({"slots": [0, 3]}, r"slots are \[0, 3\]; give one number or more, each at least 1"),
+        ({"slots": []}, r"slots are \[\]; give one whole number or more"),
+        ({"slots": [0, 3]}, r"slots are \[0, 3\]; give one whole number or more, each at least 1"),
+        ({"slots": [2.5]}, r"slots are \[2.5\]; give one whole number or more"),
         ({"iterations": 0}, "iterations is 0; there must be at least one"),
         ({"source": "mask"}, "there is no source 'mask'; did you mean 'masks'"),
         ({"batch_size": 0}, "batch_size is 0; it must be at least 1"),
@@ -305,7 +306,7 @@ def test_what_cannot_be_scored_is_refused_in_one_sentence(scenes: Scenes, monkey
     monkeypatch.setattr(decomposing, "_free_bytes", lambda device: 1 << 20)
     with pytest.raises(UserError, match=r"1000 slots need about [0-9.]+ GiB and 0.000977 GiB are free; .* at most 28"):
         sn.score(model, scenes, slots=[3, 1000])
-    assert len(sn.score(model, scenes[:1], slots=[28], source="masks")) == 6
+    assert len(sn.score(model, scenes[:1], slots=28, source="masks")) == 6
 
 
 def test_memory_that_is_free_is_found() -> None:

@@ -192,6 +192,14 @@ def run(*arguments: str, code: str | None = None, path: Path | None = None) -> s
     return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
 
 
+def test_an_empty_batch_does_not_spoil_the_running_statistics():
+    layer = SlotAttention(8, "batch_norm")
+    with pytest.raises(ValueError, match="batch_norm has no statistics of an empty batch"):
+        layer(torch.randn(0, 5, 8), num_slots=3)
+    assert all(buffer.isfinite().all() for buffer in layer.normalization.buffers())
+    assert layer.eval()(torch.randn(0, 5, 8), num_slots=3)[0].shape == (0, 3, 8)
+
+
 def test_a_plugin_file_adds_a_normalization(tmp_path):
     file = tmp_path / "my norm.py"
     file.write_text(PLUGIN)

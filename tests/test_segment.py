@@ -12,6 +12,7 @@ from slotnorm import weights
 from slotnorm.cli import main
 from slotnorm.data.backbones import encoder_backbone
 from slotnorm.errors import DamagedFile, UserError
+from slotnorm.models import ImageAutoencoder
 from slotnorm.models.building import build
 from slotnorm.randomness import slot_noise
 from slotnorm.segment import Segmenter, load_model, segment
@@ -181,6 +182,8 @@ def test_bad_input_is_one_sentence(model, photo, tmp_path):
         list(segment(tmp_path / "none.png", Segmenter(model, SLOTS), tmp_path))
     with pytest.raises(UserError, match="0 slots are not possible: a label map of 8 bits takes 1 to 256"):
         Segmenter(model, 0)
+    with pytest.raises(UserError, match="the model has no experiment that says its number of slots; give num_slots"):
+        Segmenter(ImageAutoencoder(size=16, channels=8, dim=8, decoder="dense", strides=(1, 1)))
     with pytest.raises(UserError, match="257 slots are not possible"):
         Segmenter(model, 257)
     with pytest.raises(UserError, match="there is no .*none.safetensors; a model is a run.s folder"):

@@ -207,6 +207,20 @@ def test_autocast_changes_nothing_inside_the_layer(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_a_gradient_can_be_taken_inside_of_autocast(name):
+    layer = make_layer(name).float()
+    inputs, start = (tensor.float() for tensor in draw(2, 9, 4, 12))
+    plain, inside = copy.deepcopy(layer), copy.deepcopy(layer)
+    plain(inputs, slots=start)[0].square().sum().backward()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside(inputs, slots=start)[0].square().sum().backward()
+    ours, exact = (
+        torch.cat([one.grad.flatten() for one in each.parameters() if one.grad is not None]) for each in (inside, plain)
+    )
+    assert (ours - exact).norm() < 0.05 * exact.norm()  # autocast halves the maps around the gathering
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_masked_tokens_are_as_if_left_out(name):
     layer = make_layer(name).eval()
     inputs, start = draw(2, 9, 4, 12)
@@ -299,6 +313,9 @@ def test_what_cannot_be_meant_is_refused_in_one_sentence(arguments, sentence):
 
 
 def test_an_unknown_protocol_is_refused():
+    for wrong in ({"dim": 0}, {"dim_in": 0}, {"hidden": -1}, {"iterations": 0}):
+        with pytest.raises(ValueError, match=f"{next(iter(wrong))} is .*; it must be at least 1"):
+            SlotAttention(**{"dim": 4, **wrong})
     with pytest.raises(ValueError, match="protocol is 'original'; it must be 'paper' or 'authors'"):
         SlotAttention(8, protocol="original")
 

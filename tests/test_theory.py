@@ -128,13 +128,26 @@ def test_the_mass_is_recovered_from_the_other_schemes_that_keep_it(name):
         torch.testing.assert_close(unnormalize(layer, step.updates, num_tokens=30), step.aggregate.sums)
 
 
+def test_of_a_users_scheme_nothing_false_is_said(monkeypatch):
+    monkeypatch.setattr("slotnorm.normalization._registry", dict(normalizations()))
+
+    class Mine(WeightedSum):
+        """Codes of my own."""
+
+        name, label, where, keeps_mass = "mine", "Mine", "here", True
+
+    layer = with_normalization(random_layer(16, 1), Mine(16))
+    with pytest.raises(UserError, match="mine cannot be undone: how to undo it is not known here; use weighted_sum"):
+        recover_mass(layer, draw(1, 2, 16), num_tokens=3)
+
+
 @pytest.mark.parametrize("name", normalizations())
 def test_only_codes_that_keep_the_mass_are_accepted(name):
     layer = with_normalization(random_layer(16, 1), name)
     if normalizations()[name].keeps_mass:
         assert recover_mass(layer, draw(1, 2, 16), num_tokens=3).shape == (1, 2)
     else:
-        with pytest.raises(UserError, match=f"{name} codes do not tell the mass"):
+        with pytest.raises(UserError, match=f"{name} cannot be undone: its codes do not tell the mass"):
             recover_mass(layer, draw(1, 2, 16), num_tokens=3)
 
 

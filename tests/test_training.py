@@ -297,6 +297,11 @@ def test_scenes_that_do_not_fit_are_refused_before_anything_is_written(
     assert list((tmp_path / "runs").iterdir()) == []
 
 
+def test_a_name_is_no_experiment() -> None:
+    with pytest.raises(UserError, match="an experiment is needed, not 'toy'; slotnorm.experiment"):
+        train("toy")  # type: ignore[arg-type]
+
+
 def test_scenes_without_what_the_model_learns_from_are_refused(tmp_path: Path) -> None:
     with Builder(tmp_path / "bare", {"images": ((8, 8, 3), "uint8")}, 10) as builder:
         builder.append(images=np.zeros((10, 8, 8, 3), np.uint8), counts=np.ones(10, int))

@@ -271,7 +271,8 @@ def test_bad_use_gets_one_sentence():
     points = unit(np.random.default_rng(15).standard_normal((10, 3)))
     cases = [
         (lambda: VonMisesFisherMixture(2).predict(points), r"has no parameters yet; call fit\(points\) first"),
-        (lambda: VonMisesFisherMixture(0).fit(points), "n_components is 0, but must be at least 1"),
+        (lambda: VonMisesFisherMixture(0).fit(points), "n_components is 0, but must be a whole number of at least 1"),
+        (lambda: VonMisesFisherMixture(2.5).fit(points), "n_components is 2.5, but must be a whole number"),
         (lambda: VonMisesFisherMixture(11).fit(points), "10 points cannot be 11 components"),
         (lambda: VonMisesFisherMixture(tau=1, concentration=2).fit(points), "tau is 1/concentration; give one"),
         (lambda: VonMisesFisherMixture(tau=-1).fit(points), "tau is -1, but must be positive and finite"),

@@ -321,11 +321,11 @@ class Evaluation:
         return found, predictions
 
 
-def _checked_slots(slots: Iterable[int]) -> tuple[int, ...]:
-    numbers = tuple(dict.fromkeys(int(number) for number in slots))
-    if not numbers or min(numbers) < 1:
-        raise UserError(f"slots are {list(numbers)}; give one number or more, each at least 1, as range(3, 25)")
-    return numbers
+def _checked_slots(slots: int | Iterable[int]) -> tuple[int, ...]:
+    numbers = dict.fromkeys([slots] if isinstance(slots, int) else slots)
+    if not numbers or any(number != int(number) or number < 1 for number in numbers):
+        raise UserError(f"slots are {list(numbers)}; give one whole number or more, each at least 1, as range(3, 25)")
+    return tuple(int(number) for number in numbers)
 
 
 def _checked_sources(source: str | Sequence[str], model: SlotModel) -> tuple[str, ...]:

@@ -242,6 +242,8 @@ def batch_statistics(sums: Tensor) -> tuple[Tensor, Tensor]:
     A result must not depend on the number of ranks, so ranks with unequal batches weigh by what they hold.
     """
     if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
+        if not sums.numel():
+            raise ValueError("batch_norm has no statistics of an empty batch; leave it out, or call eval()")
         var, mean = torch.var_mean(sums, correction=0)
         return mean.reshape(1), var.reshape(1)
     local = torch.stack([sums.sum(), sums.new_tensor(float(sums.numel()))])

@@ -81,7 +81,9 @@ class Segmenter:
         self, model: SlotModel, num_slots: int | None = None, seed: int = 0, backbone: FrozenBackbone | None = None
     ) -> None:
         if num_slots is None:
-            num_slots = model.experiment.slots if model.experiment else 0
+            if model.experiment is None:
+                raise UserError("the model has no experiment that says its number of slots; give num_slots")
+            num_slots = model.experiment.slots
         if not 1 <= num_slots <= MOST_SLOTS:
             raise UserError(f"{num_slots} slots are not possible: a label map of 8 bits takes 1 to {MOST_SLOTS}")
         self.model, self.num_slots, self.seed = model.eval(), num_slots, seed

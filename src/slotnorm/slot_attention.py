@@ -11,7 +11,7 @@ place for all iterations.
 """
 
 import math
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -56,6 +56,9 @@ class SlotAttention(nn.Module):
         protocol: str = "paper",
     ) -> None:
         super().__init__()
+        for name, number in (("dim", dim), ("dim_in", dim_in), ("hidden", hidden), ("iterations", iterations)):
+            if number is not None and number < 1:
+                raise ValueError(f"{name} is {number}; it must be at least 1")
         self.dim, self.dim_in, self.iterations = dim, dim if dim_in is None else dim_in, iterations
         self.norm_input = nn.LayerNorm(self.dim_in)
         self.norm_slots = nn.LayerNorm(dim)
@@ -109,8 +112,7 @@ class SlotAttention(nn.Module):
             given = {"iterations": iterations, "noise": noise, "slots": slots, "token_mask": token_mask, "trace": trace}
             results = torch.func.functional_call(self, wide, (tokens.float(), num_slots), given)
             return results[0].to(dtype), results[1].to(dtype)
-        device = tokens.device.type
-        with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
+        with _without_autocast(tokens):
             if slots is None:
                 if noise is None:
                     noise = torch.randn(tokens.shape[0], num_slots, self.dim, device=tokens.device, dtype=dtype)
@@ -199,6 +201,12 @@ def _shape(tensor: Tensor) -> tuple[int, ...]:
     return tuple(tensor.shape)
 
 
+def _without_autocast(tensor: Tensor) -> AbstractContextManager[Any]:
+    """Where autocast is on, a region without it: sums over many tokens need their own precision."""
+    device = tensor.device.type
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
+
+
 class _Gather(Protocol):
     """queries (B, K, D_in), shift (B, K, 1) -> attention (B, K, N), sums of tokens (B, K, D_in), mass (B, K, 1)."""
 
@@ -257,8 +265,9 @@ class _Share(torch.autograd.Function):
         entries = ctx.ledger.entries
         while entries:
             logits, attention, queries, sums = entries.pop()
-            for left, right in ((logits, queries), (attention, sums)):
-                gradient = torch.bmm(left.mT, right) if gradient is None else gradient.baddbmm_(left.mT, right)
+            with _without_autocast(logits):
+                for left, right in ((logits, queries), (attention, sums)):
+                    gradient = torch.bmm(left.mT, right) if gradient is None else gradient.baddbmm_(left.mT, right)
         return gradient, None
 
 
@@ -277,6 +286,13 @@ class _GatherOnce(torch.autograd.Function):
 
     @staticmethod
     def backward(
+        ctx: Any, for_attention: Tensor | None, for_sums: Tensor | None, for_mass: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
+        with _without_autocast(ctx.saved_tensors[0]):  # the loss may be differentiated inside of autocast
+            return _GatherOnce._backward(ctx, for_attention, for_sums, for_mass)
+
+    @staticmethod
+    def _backward(
         ctx: Any, for_attention: Tensor | None, for_sums: Tensor | None, for_mass: Tensor | None
     ) -> tuple[Tensor | None, ...]:
         tokens, queries, shift, present, attention = ctx.saved_tensors

@@ -65,6 +65,8 @@ def train(
     ahead; `draw` is called with a path and a `Picture` after each validation. Under torchrun every process calls this
     and the first one writes. SIGINT, SIGTERM and SIGHUP save at the step in progress and raise `Interrupted`.
     """
+    if not isinstance(experiment, Experiment):
+        raise UserError(f"an experiment is needed, not {experiment!r}; slotnorm.experiment(NAME) makes one")
     require_normalization(experiment.norm)
     path = Path(into) / experiment.run_name
     if finished := _finished(path, experiment):

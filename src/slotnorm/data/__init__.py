@@ -27,11 +27,11 @@ def load(
     if directory is not None and not (folder / MANIFEST).exists() and (folder / split / MANIFEST).exists():
         folder = folder / split
     if directory is None and not (folder / MANIFEST).exists():
-        raise UserError(f"{name} {split} ({protocol}) is not built: {folder} holds no {MANIFEST}; {_way_out(name)}")
+        raise UserError(f"{name} {split} ({protocol}) is not built: {folder} holds no {MANIFEST}; {_way_out()}")
     return Scenes.open(folder).filter(max_objects=max_objects)
 
 
-def _way_out(name: str) -> str:
+def _way_out() -> str:
     root = cache_folder() / "data"
     built = sorted({path.relative_to(root).parts[0] for path in root.glob(f"*/*/*/{MANIFEST}")})
     listing = f"built are: {', '.join(built)}" if built else "nothing is built yet"

@@ -230,7 +230,7 @@ def limits_of(panels: Iterable[Panel], across: bool = False) -> tuple[float, flo
             kept = curve.x >= (panel.train_slots if panel.against == "slots" else 0)
             kept = kept if kept.any() else np.ones_like(kept)
             best = np.fmin.reduce(curve.low) if measure(panel.metric).arrow == "↓" else np.fmax.reduce(curve.high)
-            values += [curve.low[kept], curve.high[kept], [best]]
+            values += [curve.low[kept], curve.high[kept], np.array([best])]
     finite = np.concatenate(values) if values else np.empty(0)
     finite = finite[np.isfinite(finite)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)

@@ -106,9 +106,8 @@ def unnormalize(attend: SlotAttention, updates: Tensor, num_tokens: int | Tensor
             raise UserError("batch_norm's statistics in training are those of the batch; call attend.eval() first")
         deviation = (norm.running_var.double() + norm.eps).sqrt()
         return (codes - norm.bias.double()) / norm.weight.double() * deviation + norm.running_mean.double()
-    raise UserError(
-        f"{norm.name} codes do not tell the mass (Proposition 1); use weighted_sum, unnormalized or batch_norm instead"
-    )
+    reason = "how to undo it is not known here" if norm.keeps_mass else "its codes do not tell the mass (Proposition 1)"
+    raise UserError(f"{norm.name} cannot be undone: {reason}; use weighted_sum, unnormalized or batch_norm instead")
 
 
 def value_offset(attend: SlotAttention, dtype: torch.dtype = torch.float64) -> Tensor:

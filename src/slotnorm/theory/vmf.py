@@ -182,8 +182,8 @@ class VonMisesFisherMixture:
     def _check(self) -> float | None:
         """The fixed concentration, or None when it is to be estimated."""
         for name in ("n_components", "max_iter", "n_init"):
-            if (value := getattr(self, name)) < 1:
-                raise UserError(f"{name} is {value}, but must be at least 1")
+            if (value := getattr(self, name)) < 1 or value != int(value):
+                raise UserError(f"{name} is {value}, but must be a whole number of at least 1")
         if self.concentration is not None and self.tau is not None:
             raise UserError(
                 f"concentration is {self.concentration} and tau is {self.tau}, but tau is 1/concentration; give one"
