@@ -62,7 +62,14 @@ def test_no_run_of_the_toy_study_is_left_out(rebuilt):
     assert not section.changes  # the registered recipe, nothing else
 
 
-COMPLETE = ("toy-features-4-5", "toy-features-2-5", "toy-features-2-3", "toy-properties", "toy-ablation")
+COMPLETE = (
+    "toy-features-4-5",
+    "toy-features-2-5",
+    "toy-features-2-3",
+    "toy-properties",
+    "toy-ablation",
+    "clevr-mini-6-7",
+)
 
 
 @pytest.mark.parametrize("name", COMPLETE)
