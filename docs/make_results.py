@@ -30,7 +30,6 @@ from slotnorm.runs import Run
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
-UNFINISHED = RESULTS / "unfinished"
 PICTURES = ROOT / "docs" / "images" / "results"
 PAGES = (ROOT / "docs" / "results.md", ROOT / "README.md")
 CURVES = RESULTS / "curves.csv"
@@ -55,7 +54,7 @@ def take(runs: Iterable[Path], into: Path) -> None:
 
 def studies(results: Path = RESULTS) -> list[Path]:
     """The folders of published runs, one a study."""
-    return sorted(path for path in results.iterdir() if path.is_dir() and path.name != UNFINISHED.name)
+    return sorted(path for path in results.iterdir() if path.is_dir())
 
 
 def rebuild(out: Path, results: Path = RESULTS) -> Report:
