@@ -190,6 +190,19 @@ def test_scenes_without_any_foreground_have_no_score_for_it(tmp_path: Path) -> N
     assert set(scores) == {f"{name}@{slots}" for name in ("ari", "l2") for slots in (4, 12)}
 
 
+def test_a_search_can_keep_other_numbers_of_slots_out_of_sight(scenes: Scenes, tmp_path: Path) -> None:
+    """Scored at the K that was asked for alone, and the weights are those of a training that looked at both."""
+    experiment = tiny.experiment(steps=4, validate_every=2)
+    blind = train(experiment, tmp_path / "blind", data=scenes.directory, validate_slots=(4,))
+    usual = train(experiment, tmp_path / "usual", data=scenes.directory)
+    assert {name.split("@")[1] for row in blind.metrics() for name in row.get("validation", ())} == {"4"}
+    assert {name.split("@")[1] for row in usual.metrics() for name in row.get("validation", ())} == {"4", "12"}
+    for name, tensor in usual.weights().tensors.items():
+        assert torch.equal(tensor, blind.weights().tensors[name])
+    with pytest.raises(UserError, match="--validate-slots has 0, but a model needs one slot or more"):
+        train(experiment, tmp_path, data=scenes.directory, validate_slots=(4, 0))
+
+
 def test_a_set_predictors_validation_has_average_precision(scenes: Scenes) -> None:
     experiment = tiny.experiment(model=tiny.PROPERTIES)
     scores = validate(build(experiment), scenes[:6], experiment, ALONE)

@@ -46,7 +46,10 @@ def train(arguments: list[str], prog: str) -> None:
     from slotnorm.training import train
 
     allocator.keep_freed_memory()
-    run = train(asked.experiment, asked.into, data=asked.data, workers=asked.workers, draw=save_picture)
+    run = train(
+        asked.experiment, asked.into, data=asked.data, workers=asked.workers, draw=save_picture,
+        validate_slots=asked.validate_slots,
+    )  # fmt: skip
     print(run.summary())
 
 

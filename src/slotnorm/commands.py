@@ -26,6 +26,8 @@ class Training:
     """Folder of the built set, or of its splits, when it is not in the cache."""
     workers: int = 0
     """Processes that read batches ahead."""
+    validate_slots: tuple[int, ...] | None = None
+    """Numbers of slots that validation scores; None is K and three times it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +89,11 @@ def parse_sweep(arguments: Sequence[str], prog: str) -> Sweep | None:
 def words(training: Training) -> list[str]:
     """The command line of a training, after `slotnorm train`."""
     options = ["--into", str(training.into), "--workers", str(training.workers)]
-    return [*command_line(training.experiment), *options, *(["--data", str(training.data)] if training.data else [])]
+    if training.data is not None:
+        options += ["--data", str(training.data)]
+    if training.validate_slots is not None:
+        options += ["--validate-slots", *map(str, training.validate_slots)]
+    return [*command_line(training.experiment), *options]
 
 
 def _parse(default: Training, options: Sequence[str], prog: str) -> Training:

@@ -6,7 +6,7 @@ import platform
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from slotnorm.progress import Progress
 from slotnorm.runs import Metrics, Run
 from slotnorm.signals import Stop
 from slotnorm.sources import data_fingerprint, training_scenes, validation_scenes
-from slotnorm.validation import SLOTS_FACTOR, decompose, validate
+from slotnorm.validation import decompose, validate, validated_slots
 from slotnorm.weights import Weights
 
 _PICTURED = 6  # scenes in a picture
@@ -58,16 +58,21 @@ def train(
     data: str | Path | None = None,
     workers: int = 0,
     draw: Draw | None = None,
+    validate_slots: Sequence[int] | None = None,
 ) -> Run:
     """Train an experiment in `into/NAME-NORM-SEED`, from the start or its newest whole checkpoint; returns the run.
 
     `data` is a folder of the built set's splits, or of one set, when it is not in the cache; `workers` read batches
-    ahead; `draw` is called with a path and a `Picture` after each validation. Under torchrun every process calls this
+    ahead; `draw` is called with a path and a `Picture` after each validation; `validate_slots` are the K that are
+    validated, None is the training K and three times it (a search that must not see other K gives its own). Under torchrun every process calls this
     and the first one writes. SIGINT, SIGTERM and SIGHUP save at the step in progress and raise `Interrupted`.
     """
     if not isinstance(experiment, Experiment):
         raise UserError(f"an experiment is needed, not {experiment!r}; slotnorm.experiment(NAME) makes one")
     require_normalization(experiment.norm)
+    for number in validate_slots or ():
+        if number < 1:
+            raise UserError(f"--validate-slots has {number}, but a model needs one slot or more")
     path = Path(into) / experiment.run_name
     if finished := _finished(path, experiment):
         return finished
@@ -84,7 +89,7 @@ def train(
         if ranks.first:
             _warn_of_too_few_slots(scenes, experiment)
             ranks.wait_for_first()
-        training = Trainer(run, scenes, validation_scenes(experiment, data), ranks, draw)
+        training = Trainer(run, scenes, validation_scenes(experiment, data), ranks, draw, validate_slots)
         stop = stack.enter_context(
             Stop()
         )  # not before: making the scenes can be interrupted at once, and continues too
@@ -96,10 +101,19 @@ def train(
 class Trainer:
     """One process's part in training a run."""
 
-    def __init__(self, run: Run, scenes: Scenes, validated: Scenes, ranks: Ranks, draw: Draw | None) -> None:
+    def __init__(
+        self,
+        run: Run,
+        scenes: Scenes,
+        validated: Scenes,
+        ranks: Ranks,
+        draw: Draw | None,
+        validate_slots: Sequence[int] | None = None,
+    ) -> None:
         self.run, self.scenes, self.validated, self.ranks, self.draw = run, scenes, validated, ranks, draw
         self.experiment, self.recipe = run.experiment, run.experiment.recipe
         self.learner = Learner(run.experiment, ranks)
+        self.validate_slots = tuple(validate_slots or validated_slots(run.experiment))
         self.metrics: Metrics | None = None  # the first rank's, once it is known where to continue
         self.step = 0
         self.seconds = 0.0
@@ -152,7 +166,7 @@ class Trainer:
         if self.metrics and (last or self.step % self.recipe.log_every == 0):
             self.metrics.append({"step": self.step, **outcome.numbers})
         if last or self.step % self.recipe.validate_every == 0:
-            self.scores = validate(self.learner.model, self.validated, self.experiment, self.ranks)
+            self.scores = validate(self.learner.model, self.validated, self.experiment, self.ranks, self.validate_slots)
             if self.metrics:
                 self.metrics.append({"step": self.step, "validation": self.scores})
                 self._draw()
@@ -175,11 +189,11 @@ class Trainer:
         checkpoints.save(self.run.checkpoints, weights, self.learner.optimizer_tensors(), record, keep)
 
     def _draw(self) -> None:
-        """A picture of a few validation scenes at three times the training K, where normalizations differ most."""
+        """A picture of a few validation scenes at the largest K that is validated, where normalizations differ most."""
         if self.draw is None:
             return
         model, positions = self.learner.model, np.arange(min(_PICTURED, len(self.validated)))
-        slots = SLOTS_FACTOR * self.experiment.slots
+        slots = max(self.validate_slots)
         _, decomposition = decompose(model, self.validated, positions, self.experiment, slots)
         images = None if self.validated.images is None else self.validated.read("images", positions)
         reconstruction = None

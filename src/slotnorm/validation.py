@@ -1,6 +1,7 @@
 """Scores on a few hundred scenes while training: at the training number of slots, and at three times it."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -21,14 +22,23 @@ SLOTS_FACTOR = 3  # how many times the training K is also looked at: the paper's
 _DISTANCE = 0.25  # of the average precision that is watched
 
 
-def validate(model: nn.Module, scenes: Scenes, experiment: Experiment, ranks: Ranks) -> dict[str, float]:
+def validated_slots(experiment: Experiment) -> tuple[int, int]:
+    """The numbers of slots that training is watched at unless others are asked for."""
+    return experiment.slots, SLOTS_FACTOR * experiment.slots
+
+
+def validate(
+    model: nn.Module, scenes: Scenes, experiment: Experiment, ranks: Ranks, numbers: Sequence[int] | None = None
+) -> dict[str, float]:
     """Mean F-ARI, ARI and l2 (or average precision) over the scenes, as `f_ari@K`; every rank returns them.
+
+    `numbers` are the K that are scored; None is `validated_slots`.
 
     Slot noise is keyed by (seed, K, scene), so the scores depend on the weights alone. Scenes without foreground have
     no F-ARI and are left out of its mean; what cannot be scored (no masks, no foreground at all) is left out.
     """
     scores: dict[str, float] = {}
-    for slots in (experiment.slots, SLOTS_FACTOR * experiment.slots):
+    for slots in numbers or validated_slots(experiment):
         results = _score_scenes(model, scenes, experiment, slots, ranks)
         predictions = results.pop("predictions", None)
         scores |= {f"{name}@{slots}": float(values.nanmean()) for name, values in results.items()}  # NaN: no foreground
