@@ -12,9 +12,9 @@ from contextlib import contextmanager, nullcontext
 
 import numpy as np
 
-from slotnorm import allocator
 from slotnorm.data import raytracer
 from slotnorm.data.generator import SceneSpec, render
+from slotnorm.runtime import allocator
 
 CHUNK = 32
 SPECS = {

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from slotnorm import SlotAttention
-from slotnorm.allocator import keep_freed_memory
+from slotnorm.runtime.allocator import keep_freed_memory
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from oracle import PlainSlotAttention

@@ -15,8 +15,8 @@ import torch
 from sklearn.metrics import adjusted_rand_score
 from torch import Tensor
 
-from slotnorm.allocator import keep_freed_memory
 from slotnorm.metrics import adjusted_rand_index, average_precision, labels_from_masks, mean_best_overlap, mean_iou
+from slotnorm.runtime.allocator import keep_freed_memory
 
 
 def label_maps(images: int, size: int, labels: int, seed: int) -> Tensor:

@@ -22,8 +22,8 @@ import torch
 from torch import Tensor, nn
 
 import slotnorm as sn
-from slotnorm.allocator import keep_freed_memory
 from slotnorm.models import FeatureAutoencoder, ImageAutoencoder, SlotModel
+from slotnorm.runtime.allocator import keep_freed_memory
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from live_memory import peak_bytes

@@ -24,12 +24,12 @@ import torch
 from sklearn.metrics import adjusted_rand_score
 
 import slotnorm as sn
-from slotnorm.allocator import keep_freed_memory
 from slotnorm.config import ImageModel
 from slotnorm.data import Builder, Scenes
 from slotnorm.data.batches import to_images
-from slotnorm.evaluation import SLOTS
+from slotnorm.evaluation.scoring import SLOTS
 from slotnorm.models import ImageAutoencoder
+from slotnorm.runtime.allocator import keep_freed_memory
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from plain_models import PlainAutoencoder, plain_images

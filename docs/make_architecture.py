@@ -1,45 +1,62 @@
-"""Write docs/architecture.md from the modules' own first lines: python docs/make_architecture.py."""
+"""Write docs/architecture.md from the package's own docstrings: python docs/make_architecture.py."""
 
 import ast
-import sys
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "slotnorm"
 PAGE = Path(__file__).with_name("architecture.md")
 
-sys.path.insert(0, str(ROOT / "tests"))
-from test_project import ROOMS  # noqa: E402
-
 HEAD = """# The house
 
-Made from the modules' own first lines by `python docs/make_architecture.py`.
+For those who read or change the code. Made from the package's own docstrings by `python docs/make_architecture.py`.
 
-Data flows down this page, and a module imports only from rooms above its own or from its own room; a test reads the
-imports.
-`normalization.py` and `slot_attention.py` need torch alone. Start with those two.
+Data flows down this page. A module imports only from rooms above its own or from its own room; a test reads the
+imports. `normalization.py` and `slot_attention.py` need torch alone: start with those two.
 """
 
 
-def first_line(path: Path) -> str:
+def docstring(path: Path) -> str:
     """What a module says it is."""
-    docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
-    return docstring.splitlines()[0] if docstring else ""
+    return ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+
+
+def rooms() -> dict[str, str]:
+    """Each room with the sentence of the way that data takes, in order, from the package's docstring."""
+    entries = re.findall(r"^- `(\w+)`: (.+(?:\n  .+)*)", docstring(SOURCE / "__init__.py"), flags=re.MULTILINE)
+    return {name: " ".join(sentence.split()) for name, sentence in entries}
+
+
+def listed(path: Path) -> str:
+    """A module as a row of the table."""
+    shown, first = path.relative_to(SOURCE).as_posix(), docstring(path).partition("\n")[0]
+    return f"| [`{shown}`](../src/slotnorm/{shown}) | {first.replace('|', chr(92) + '|')} |"
+
+
+def described(folder: Path) -> Iterator[str]:
+    """What lives in a folder, and the folders in it."""
+    yield from (docstring(folder / "__init__.py"), "", "| module | what it is |", "|---|---|")
+    inner = sorted(path for path in folder.glob("*/__init__.py"))
+    for path in [*(path for path in sorted(folder.glob("*.py")) if path.stem != "__init__"), *inner]:
+        yield listed(path)
+    yield ""
+    for path in inner:
+        if len(list(path.parent.glob("*.py"))) > 1:
+            yield from (f"### `{path.parent.relative_to(SOURCE).as_posix()}`", "")
+            yield from described(path.parent)
 
 
 def page() -> str:
     """The page's text."""
     lines = [HEAD]
-    for number, room in enumerate(ROOMS, 1):
-        lines += [f"## Room {number}", "", "| module | what it is |", "|---|---|"]
-        for name in room.split():
-            folder = SOURCE / name
-            paths = sorted(folder.glob("*.py")) if folder.is_dir() else [folder.with_suffix(".py")]
-            for path in paths:
-                if path.is_file() and (line := first_line(path)):
-                    shown = path.relative_to(SOURCE).as_posix()
-                    lines.append(f"| [`{shown}`](../src/slotnorm/{shown}) | {line.replace('|', chr(92) + '|')} |")
-        lines.append("")
+    for name, sentence in rooms().items():
+        lines += [f"## `{name}`", "", f"{sentence[0].upper()}{sentence[1:]}.", ""]
+        if (SOURCE / name).is_dir():
+            lines += described(SOURCE / name)
+        else:
+            lines += ["| module | what it is |", "|---|---|", listed(SOURCE / f"{name}.py"), ""]
     return "\n".join(lines)
 
 

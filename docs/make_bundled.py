@@ -1,9 +1,9 @@
 """Put models into the package, for `slotnorm demo`: python docs/make_bundled.py RUNS ...
 
 Of the toy study's evaluated runs in the folders RUNS, for each main normalization the one with the median F-ARI at the
-training number of slots (not the best) becomes src/slotnorm/bundled/toy-NORM.safetensors: matrices in half precision,
-which makes files half as large. Its model card says where it comes from and what the file itself scores; hashes.json
-lists the SHA-256 of all files.
+training number of slots (not the best) becomes src/slotnorm/models/bundled/toy-NORM.safetensors: matrices in half
+precision, which makes files half as large. Its model card says where it comes from and what the file itself scores;
+hashes.json lists the SHA-256 of all files.
 """
 
 import json
@@ -12,15 +12,16 @@ from pathlib import Path
 
 import numpy as np
 
-from slotnorm import experiments, files, weights
-from slotnorm.bundle import HASHES, bundled_folder
-from slotnorm.evaluation import score
-from slotnorm.models import SlotModel
-from slotnorm.report.inspecting import median_run
+from slotnorm import experiments
+from slotnorm.evaluation.scoring import score
+from slotnorm.models import SlotModel, weights
+from slotnorm.models.bundled import HASHES, bundled_folder
+from slotnorm.report.model_views import median_run
 from slotnorm.report.reading import read
 from slotnorm.report.scores import RunScores
-from slotnorm.runs import Run
-from slotnorm.sources import evaluation_scenes
+from slotnorm.storage import files
+from slotnorm.training.experiment_scenes import evaluation_scenes
+from slotnorm.training.runs import Run
 
 STUDY = "toy"
 _FACTORS = (1, 2, 3)  # times the training K

@@ -17,7 +17,7 @@ from pathlib import Path
 from slotnorm import experiments
 from slotnorm.experiments import MAIN
 from slotnorm.report.appearance import looks
-from slotnorm.report.claims import counted
+from slotnorm.report.claims.checking import counted
 from slotnorm.report.contents import Report, SectionContents
 from slotnorm.report.curves import figures
 from slotnorm.report.drawing import draw
@@ -26,7 +26,7 @@ from slotnorm.report.reading import find_folders
 from slotnorm.report.scores import RunScores, spread
 from slotnorm.report.tables import at_slots, to_markdown
 from slotnorm.report.writing import write_report
-from slotnorm.runs import Run
+from slotnorm.training.runs import Run
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"

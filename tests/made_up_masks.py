@@ -61,8 +61,8 @@ def bent(maps: np.ndarray, size: int, fewest: int, most: int) -> np.ndarray:
 
 def main() -> None:
     """Print the table of docs/failed-runs.md."""
-    from slotnorm.binding import SCENES as num
-    from slotnorm.binding import measure_binding
+    from slotnorm.evaluation.failed_runs import SCENES as num
+    from slotnorm.evaluation.failed_runs import measure_binding
 
     noise = np.random.default_rng(0).integers(0, 7, (num, 64, 64))
     cases = [

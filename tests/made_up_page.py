@@ -8,7 +8,8 @@ import numpy as np
 
 from made_up_rows import made_up
 from slotnorm.data.generator import SceneSpec, render
-from slotnorm.examples import Examples
+from slotnorm.evaluation.examples import Examples
+from slotnorm.evaluation.rows import Rows
 from slotnorm.experiments import MAIN
 from slotnorm.report.contents import Report, compose
 from slotnorm.report.diagnostics import Diagnostics, diagnostics
@@ -16,7 +17,6 @@ from slotnorm.report.pictures import illustrate
 from slotnorm.report.reading import Material
 from slotnorm.report.scores import summarize
 from slotnorm.report.sections import Section, divide
-from slotnorm.rows import Rows
 
 SLOTS = (5, 7, 10, 15)
 NASTY = "<script>alert('1')</script> \"Ünï\" & 😀 </script><!--"

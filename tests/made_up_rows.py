@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from slotnorm.documents import to_document
+from slotnorm.evaluation.rows import Rows
 from slotnorm.experiments import MAIN, experiment, study
-from slotnorm.rows import Rows
+from slotnorm.storage.serialization import to_document
 
 # per normalization: F-ARI at the training K, its loss per excess slot, the same for ARI, and l2
 SHAPES = {

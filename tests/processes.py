@@ -13,11 +13,14 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
-from slotnorm import checkpoints, commands
 from slotnorm.config import Experiment
+from slotnorm.studies import options
+from slotnorm.training import checkpoints
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["slotnorm.training", "slotnorm.report.pictures", "slotnorm.sweep", "processes"])
+_CONTEXT.set_forkserver_preload(
+    ["slotnorm.training.loop", "slotnorm.report.pictures", "slotnorm.studies.sweep", "processes"]
+)
 
 
 class Command:
@@ -60,7 +63,7 @@ class Command:
 
 def train(experiment: Experiment, into: Path, data: Path, **how: Any) -> Command:
     """`slotnorm train` of an experiment on built scenes; `log`, `environment` and `fault` as for `Command`."""
-    words = commands.words(commands.Training(experiment, into=into, data=data))
+    words = options.words(options.Training(experiment, into=into, data=data))
     log = how.pop("log", into.parent / f"log-{time.monotonic_ns()}.txt")
     fault, *arguments = how.pop("fault", (None,))
     return Command(["train", *words], log, how.get("environment"), fault, *arguments)
@@ -101,7 +104,7 @@ def _run(
     signal.signal(signal.SIGINT, signal.default_int_handler)
     import torch
 
-    from slotnorm.cli import main
+    from slotnorm.cli.verbs import main
 
     torch.set_num_threads(1)
     if fault:
@@ -147,7 +150,7 @@ def limit_file_size(size: int) -> None:
 
 def spoil_loss(step: int) -> None:
     """Make the loss NaN at one step."""
-    from slotnorm.learner import Learner
+    from slotnorm.training.learner import Learner
 
     original = Learner.loss
 

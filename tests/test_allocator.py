@@ -10,7 +10,7 @@ import pytest
 GLIBC = platform.libc_ver()[0] == "glibc"
 CODE = """
 import resource
-from slotnorm.allocator import keep_freed_memory
+from slotnorm.runtime.allocator import keep_freed_memory
 done = {call}
 faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(20):  # above the 32 MB where glibc learns to keep memory by itself
@@ -42,7 +42,7 @@ def test_what_the_user_set_stands():
 
 
 def test_another_libc_is_left_alone(monkeypatch):
-    from slotnorm.allocator import keep_freed_memory
+    from slotnorm.runtime.allocator import keep_freed_memory
 
     monkeypatch.setattr(platform, "libc_ver", lambda: ("", ""))
     assert keep_freed_memory() is False

@@ -17,15 +17,16 @@ from torch.nn.functional import interpolate
 import tiny
 from made_up_page import HELD, HELD_METRICS, made_up_diagnosis, made_up_report
 from made_up_rows import made_up
-from slotnorm import segmentation
-from slotnorm.background import DIVISORS, measure_background
 from slotnorm.data import Builder, Scenes
-from slotnorm.diagnosis import SOURCE, VERSION, diagnose
-from slotnorm.evaluation import score
+from slotnorm.evaluation import label_maps
+from slotnorm.evaluation.background import DIVISORS, measure_background
+from slotnorm.evaluation.diagnosis import SOURCE, VERSION, diagnose
+from slotnorm.evaluation.rows import Rows
+from slotnorm.evaluation.scoring import score
 from slotnorm.experiments import MAIN
 from slotnorm.models import SlotModel, build
 from slotnorm.report import curves
-from slotnorm.report.background import ON_PATHS, ON_SLOTS, background
+from slotnorm.report.background_figure import ON_PATHS, ON_SLOTS, background
 from slotnorm.report.contents import Report
 from slotnorm.report.curves import PathPanel
 from slotnorm.report.drawing import draw
@@ -33,7 +34,6 @@ from slotnorm.report.prose import report_page
 from slotnorm.report.scores import summarize
 from slotnorm.report.sections import Section, divide
 from slotnorm.report.tables import to_csv, to_latex, to_markdown
-from slotnorm.rows import Rows
 
 TRUE = [[0, 0, 1, 1], [0, 0, 2, 2]]
 
@@ -307,4 +307,4 @@ def test_the_markdown_page_explains_it_once_and_shows_it_twice(report: Report) -
 
 def test_scenes_are_counted_as_visible_by_what_can_be_seen() -> None:
     labels = torch.tensor([TRUE, [[0, 0, 0, 0], [0, 0, 0, 9]]], dtype=torch.uint8)
-    assert segmentation.count_visible(labels).tolist() == [2, 1]
+    assert label_maps.count_visible(labels).tolist() == [2, 1]

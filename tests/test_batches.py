@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from slotnorm import randomness
 from slotnorm.data import Scenes
 from slotnorm.data.batches import Batch, batches, to_images
 from slotnorm.errors import DamagedFile, UserError
+from slotnorm.runtime import randomness
 from small_sets import build, random_arrays
 
 FIELDS = ("images", "labels")

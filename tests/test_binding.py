@@ -5,8 +5,8 @@ import pytest
 import torch
 
 import made_up_masks as made_up
-from slotnorm.binding import measure_binding, measure_labels
 from slotnorm.errors import UserError
+from slotnorm.evaluation.failed_runs import measure_binding, measure_labels
 
 NUM = 32
 PLACES = [(16, 5), (28, 11), (64, 7)]

@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from slotnorm import files
 from slotnorm.data import Builder, Scenes
 from slotnorm.data import builder as builder_module
 from slotnorm.data.manifest import seal
 from slotnorm.errors import DamagedFile, Locked, UserError
+from slotnorm.storage import files
 from small_sets import append, build, fields_of, open_builder, random_arrays
 
 

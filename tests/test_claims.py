@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from made_up_rows import made_up
+from slotnorm.evaluation.rows import Rows
 from slotnorm.experiments import ABLATED, MAIN, studies, transfers
-from slotnorm.report.claims import SCALES, Outcome, check_claims, claims, counted, verdict
-from slotnorm.report.evidence import LARGE, NOTICEABLE, Evidence, NotRun, fall
+from slotnorm.report.claims.checking import SCALES, Outcome, check_claims, claims, counted, verdict
+from slotnorm.report.claims.vocabulary import LARGE, NOTICEABLE, Evidence, NotRun, fall
 from slotnorm.report.paper_numbers import printed
 from slotnorm.report.prose import claims_page
 from slotnorm.report.scores import RunScores, summarize
 from slotnorm.report.sections import Section, divide
-from slotnorm.rows import Rows
 
 SLOTS = (3, 7, 9, 10, 11, 15, 24)
 OTHERS, PROPOSED = MAIN[:2], MAIN[2:]
@@ -324,7 +324,7 @@ def test_the_page_of_claims_has_every_claim_its_numbers_the_thresholds_and_the_s
 
 def test_verdicts() -> None:
     def outcome(*holds: bool | None) -> str:
-        from slotnorm.report.claims import Finding
+        from slotnorm.report.claims.checking import Finding
 
         return verdict([Finding("", one, "") for one in holds])
 

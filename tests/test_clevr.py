@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.nn.functional import interpolate
 
-from slotnorm.cli import main
+from slotnorm.cli.verbs import main
 from slotnorm.data import Scenes, clevr
 from slotnorm.data.tfrecord import RecordError, records
 from slotnorm.errors import UserError

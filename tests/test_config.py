@@ -7,9 +7,9 @@ import pytest
 
 import tiny
 from slotnorm.config import Experiment, GeneratedScenes, ImageModel, Recipe, dataset_label
-from slotnorm.documents import differences, digest, from_document, read_sealed, to_document, write_sealed
 from slotnorm.errors import DamagedFile, UserError
 from slotnorm.experiments import studies
+from slotnorm.storage.serialization import differences, digest, from_document, read_sealed, to_document, write_sealed
 
 
 @pytest.mark.parametrize("name", studies())

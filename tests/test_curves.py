@@ -15,6 +15,7 @@ from PIL import Image
 from made_up_rows import made_up
 from slotnorm import normalization
 from slotnorm.errors import UserError
+from slotnorm.evaluation.rows import Rows
 from slotnorm.experiments import ABLATED, MAIN
 from slotnorm.normalization import Normalization, normalizations
 from slotnorm.report.appearance import looks, measure, ordered
@@ -22,7 +23,6 @@ from slotnorm.report.curves import Curve, Figure, curve, figures, shared_limits,
 from slotnorm.report.drawing import draw
 from slotnorm.report.scores import RunScores, summarize
 from slotnorm.report.sections import Section, divide
-from slotnorm.rows import Rows
 
 SLOTS = (3, 7, 11, 21)
 
@@ -321,8 +321,8 @@ def test_rows_of_two_runs_under_one_name_are_refused() -> None:
 
 
 def test_a_section_says_what_is_not_as_registered() -> None:
-    from slotnorm.documents import to_document
     from slotnorm.experiments import experiment
+    from slotnorm.storage.serialization import to_document
 
     document = to_document(experiment("toy", norm="batch_norm"))
     document["recipe"]["steps"] = 20

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from slotnorm.cli import main
+from slotnorm.cli.verbs import main
 from slotnorm.data import Scenes
 from slotnorm.data.check import background_share, check, contact_sheet, label_colours
 from slotnorm.errors import DamagedFile, UserError

@@ -13,19 +13,23 @@ import torch
 from rich.console import Console
 
 import tiny
-from slotnorm import bundle as bundle_module
-from slotnorm import demo, experiments, files, run_rows, weights
-from slotnorm.cli import main
+from slotnorm import experiments
+from slotnorm.cli.verbs import main
 from slotnorm.config import ImageModel
 from slotnorm.data.generator import build as build_scenes
 from slotnorm.errors import DamagedFile, UserError
-from slotnorm.evaluation import score
+from slotnorm.evaluation.scoring import score
+from slotnorm.models import bundled as bundle_module
+from slotnorm.models import weights
 from slotnorm.models.building import build
+from slotnorm.report import demo
 from slotnorm.report.curves import Curve, Panel
 from slotnorm.report.terminal import ASCII, UNICODE, characters, chart, legend, table
-from slotnorm.runs import Run
-from slotnorm.sources import scene_spec
-from slotnorm.training import train
+from slotnorm.storage import files
+from slotnorm.studies import run_evaluation
+from slotnorm.training.experiment_scenes import scene_spec
+from slotnorm.training.loop import train
+from slotnorm.training.runs import Run
 
 NORMS = ("weighted_mean", "batch_norm")
 SMALL = ImageModel(
@@ -244,7 +248,7 @@ def test_the_median_run_is_put_into_the_package_by_a_script(tmp_path, monkeypatc
     scenes = tiny.build_scenes(tmp_path / "scenes").directory
     runs = [train(tiny.experiment(seed=seed, steps=2), tmp_path / "runs", data=scenes) for seed in (1, 2, 3)]
     f_ari = {}
-    for job in run_rows.plan([run.path for run in runs], "toy4", slots=(4, 8, 12), scenes=16, data=scenes):
+    for job in run_evaluation.plan([run.path for run in runs], "toy4", slots=(4, 8, 12), scenes=16, data=scenes):
         values = job.evaluate().where(metric="f_ari", source="masks", slots=4)["value"]
         f_ari[job.run.path] = float(np.nanmean(values))
     put([tmp_path / "runs"], tmp_path / "bundled", scenes)

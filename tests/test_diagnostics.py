@@ -10,12 +10,12 @@ import torch
 
 import tiny
 from slotnorm.data.scenes import Scenes
-from slotnorm.decomposing import Decomposer
-from slotnorm.diagnosis import OCCUPIED, SOURCE, diagnose
+from slotnorm.evaluation.decomposer import Decomposer
+from slotnorm.evaluation.diagnosis import OCCUPIED, SOURCE, diagnose
+from slotnorm.evaluation.rows import Rows
 from slotnorm.models import SlotModel, build
 from slotnorm.normalization import BatchNorm, normalizations
 from slotnorm.report.diagnostics import diagnostics, draw_diagnostics
-from slotnorm.rows import Rows
 from slotnorm.slot_attention import Iteration
 
 TRAIN_SLOTS = 4

@@ -13,14 +13,14 @@ from safetensors.torch import load_file, save_file
 
 import processes
 import tiny
-from slotnorm import commands
 from slotnorm.config import Experiment
 from slotnorm.data.batches import batches
 from slotnorm.data.scenes import Scenes
-from slotnorm.distributed import RankLost, Ranks, joined, lost_rank_named
-from slotnorm.learner import Learner
-from slotnorm.runs import Run
-from slotnorm.training import train
+from slotnorm.runtime.ranks import RankLost, Ranks, joined, lost_rank_named
+from slotnorm.studies import options
+from slotnorm.training.learner import Learner
+from slotnorm.training.loop import train
+from slotnorm.training.runs import Run
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +128,7 @@ def test_a_batch_that_ranks_cannot_share_is_refused(tmp_path: Path, data: Path) 
 
 
 def test_torchrun_starts_a_training(tmp_path: Path, data: Path) -> None:
-    words = commands.words(commands.Training(tiny.experiment("batch_norm"), into=tmp_path / "runs", data=data))
+    words = options.words(options.Training(tiny.experiment("batch_norm"), into=tmp_path / "runs", data=data))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "slotnorm"]
     subprocess.run([*command, "train", *words], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=300)
     run = Run.open(tmp_path / "runs" / "toy-batch_norm-1")

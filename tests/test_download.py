@@ -10,11 +10,11 @@ import google_crc32c
 import numpy as np
 import pytest
 
-from slotnorm.cli import main
+from slotnorm.cli.verbs import main
 from slotnorm.data import download as module
 from slotnorm.data.download import CLEVR_FILE, FOLDERS, download
 from slotnorm.errors import DamagedFile, Locked, UserError
-from slotnorm.files import Lock
+from slotnorm.storage.files import Lock
 
 DATA = np.random.default_rng(0).bytes(300_000)
 CLEVR_PATH = "/" + FOLDERS["clevr"] + CLEVR_FILE

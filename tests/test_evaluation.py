@@ -14,17 +14,18 @@ from torch.nn.functional import interpolate
 
 import slotnorm as sn
 import tiny
-from slotnorm import decomposing, randomness
 from slotnorm.config import ImageModel
 from slotnorm.data import Builder, Scenes
 from slotnorm.data.batches import to_images
 from slotnorm.errors import NonFinite, UserError
-from slotnorm.evaluation import DISTANCES, Evaluation, judge
+from slotnorm.evaluation import decomposer
+from slotnorm.evaluation.rows import MISSING, Rows
+from slotnorm.evaluation.scoring import DISTANCES, Evaluation, judge
 from slotnorm.metrics import average_precision
 from slotnorm.models import ImageAutoencoder, SlotModel, build
 from slotnorm.models.parts import Decomposition
-from slotnorm.rows import MISSING, Rows
-from slotnorm.targets import property_targets
+from slotnorm.models.property_targets import property_targets
+from slotnorm.runtime import randomness
 
 STRIDED = ImageModel(size=8, channels=8, dim=8, hidden=16, kernel=3, strides=(2,), decoder_strides=(2,))
 MODELS = {"images": tiny.IMAGES, "strided": STRIDED, "features": tiny.FEATURES, "properties": tiny.PROPERTIES}
@@ -171,16 +172,16 @@ def test_no_bit_depends_on_the_company_of_a_scene_with_convolutions_and_many_tok
 
 
 def test_scenes_fill_groups_by_their_number_and_each_comes_once(scenes: Scenes) -> None:
-    decomposer = decomposing.Decomposer(model_of("images"), scenes)
-    assert decomposer.at_once == 16
+    asked = decomposer.Decomposer(model_of("images"), scenes)
+    assert asked.at_once == 16
     positions = np.random.default_rng(0).permutation(40)[:23]
-    groups = decomposer.groups(positions)
+    groups = asked.groups(positions)
     for group in groups:
         present = group[group >= 0]
         assert np.array_equal(scenes.index[present] % 16, np.flatnonzero(group >= 0))
     together = np.concatenate(groups)
     assert sorted(together[together >= 0].tolist()) == sorted(positions.tolist())
-    assert len(decomposer.groups(np.arange(32))) == 2  # scenes in a row leave no place blank
+    assert len(asked.groups(np.arange(32))) == 2  # scenes in a row leave no place blank
 
 
 def test_the_encoder_runs_once_for_all_numbers_of_slots(scenes: Scenes, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,14 +304,14 @@ def test_what_cannot_be_scored_is_refused_in_one_sentence(scenes: Scenes, monkey
         sn.score(torch.nn.Linear(1, 1), scenes)
     with pytest.raises(UserError, match="the model has no experiment that says its number of slots"):
         judge(ImageAutoencoder(size=8, channels=8, dim=8, decoder_strides=(2,)), scenes)
-    monkeypatch.setattr(decomposing, "_free_bytes", lambda device: 1 << 20)
+    monkeypatch.setattr(decomposer, "_free_bytes", lambda device: 1 << 20)
     with pytest.raises(UserError, match=r"1000 slots need about [0-9.]+ GiB and 0.000977 GiB are free; .* at most 28"):
         sn.score(model, scenes, slots=[3, 1000])
     assert len(sn.score(model, scenes[:1], slots=28, source="masks")) == 6
 
 
 def test_memory_that_is_free_is_found() -> None:
-    assert 1 << 20 < decomposing._free_bytes(torch.device("cpu")) < 1 << 50
+    assert 1 << 20 < decomposer._free_bytes(torch.device("cpu")) < 1 << 50
 
 
 def test_a_reconstruction_that_is_not_finite_is_refused(scenes: Scenes) -> None:

@@ -7,15 +7,16 @@ from typing import Any
 import pytest
 
 import tiny
-from slotnorm import cli, commands
-from slotnorm.commands import Training, parse_sweep, parse_training
+from slotnorm.cli import verbs
 from slotnorm.config import FeatureModel, ImageModel, SetModel
 from slotnorm.data.generator import SceneSpec
 from slotnorm.errors import UserError
 from slotnorm.experiments import command_line, experiment, listing, studies, study, transfers
 from slotnorm.models import FeatureAutoencoder, ImageAutoencoder, SetPredictor
 from slotnorm.normalization import normalizations
-from slotnorm.schedule import adam_epsilon, learning_rate
+from slotnorm.studies import options
+from slotnorm.studies.options import Training, parse_sweep, parse_training
+from slotnorm.training.schedule import adam_epsilon, learning_rate
 
 PAPER = ["clevr-6-7", "clevr-6-11", "movi-10-11", "movi-6-7", "movi-6-11", "properties", "ablation"]
 SMALL = ["toy", "toy-properties", "toy-ablation", "toy-features-4-5", "toy-features-2-3", "toy-features-2-5",
@@ -140,7 +141,7 @@ def test_the_command_line_of_an_experiment_makes_it_again(varied: Any) -> None:
     parsed = parse_training(command_line(varied), "slotnorm train")
     assert parsed is not None
     assert parsed.experiment == varied
-    again = parse_training(commands.words(parsed), "slotnorm train")
+    again = parse_training(options.words(parsed), "slotnorm train")
     assert again == parsed
 
 
@@ -182,7 +183,7 @@ def test_a_typo_on_the_command_line_is_one_sentence(
     arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        cli.main(arguments)
+        verbs.main(arguments)
     said = capsys.readouterr().err
     assert ended.value.code == 2
     assert sentence in said
@@ -192,7 +193,7 @@ def test_a_typo_on_the_command_line_is_one_sentence(
 
 def test_a_value_that_makes_no_sense_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        cli.main(["train", "toy", "--recipe.steps", "0"])
+        verbs.main(["train", "toy", "--recipe.steps", "0"])
     assert ended.value.code == 2
     assert "recipe.steps is 0" in capsys.readouterr().err
 
@@ -215,8 +216,8 @@ def test_a_sweep_has_a_run_for_every_normalization_and_seed() -> None:
 def test_help_lists_and_configuration_do_not_import_torch() -> None:
     script = """
 import sys
-import slotnorm, slotnorm.config, slotnorm.experiments, slotnorm.cli
-from slotnorm.cli import main
+import slotnorm, slotnorm.config, slotnorm.experiments, slotnorm.cli.verbs
+from slotnorm.cli.verbs import main
 slotnorm.experiment("toy")
 for arguments in (["experiments"], ["train"], ["train", "toy", "--help"], ["sweep", "toy", "--help"]):
     try:

@@ -9,10 +9,10 @@ from safetensors.torch import save_file
 import slotnorm as sn
 import tiny
 from slotnorm.errors import DamagedFile, NonFinite, UserError
+from slotnorm.models.weights import Weights, pack, unpack
 from slotnorm.normalization import Aggregate, Normalization, normalizations
-from slotnorm.runs import Run
-from slotnorm.training import train
-from slotnorm.weights import Weights, pack, unpack
+from slotnorm.training.loop import train
+from slotnorm.training.runs import Run
 
 
 @pytest.fixture(scope="module", params=["batch_norm", "weighted_sum"])

@@ -15,13 +15,13 @@ import torch
 
 import processes
 import tiny
-from slotnorm import checkpoints
 from slotnorm.config import Experiment
-from slotnorm.documents import read_sealed, write_sealed
 from slotnorm.errors import DamagedFile, NoUsableCheckpoint, UserError
-from slotnorm.runs import Run
-from slotnorm.training import train
-from slotnorm.weights import unpack
+from slotnorm.models.weights import unpack
+from slotnorm.storage.serialization import read_sealed, write_sealed
+from slotnorm.training import checkpoints
+from slotnorm.training.loop import train
+from slotnorm.training.runs import Run
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +136,7 @@ def test_a_second_ctrl_c_exits_at_once_and_the_last_checkpoint_stands(tmp_path: 
 
 def slow_steps(seconds: float) -> None:
     """Make every step last at least so long."""
-    from slotnorm.learner import Learner
+    from slotnorm.training.learner import Learner
 
     original = Learner.loss
 
@@ -149,7 +149,7 @@ def slow_steps(seconds: float) -> None:
 
 def hang_in_step(step: int) -> None:
     """Make one step last very long, as a huge model's would."""
-    from slotnorm.learner import Learner
+    from slotnorm.training.learner import Learner
 
     original = Learner.loss
 

@@ -11,7 +11,7 @@ import safetensors.torch
 import torch
 from torch.nn.functional import interpolate
 
-from slotnorm.cli import main
+from slotnorm.cli.verbs import main
 from slotnorm.config import Experiment, FeatureModel, ImageModel, Recipe
 from slotnorm.data import backbones, features
 from slotnorm.data.backbones import encoder_backbone, import_timm, timm_backbone
@@ -20,10 +20,10 @@ from slotnorm.data.check import check
 from slotnorm.data.on_the_fly import on_the_fly, write_set
 from slotnorm.data.scenes import Scenes
 from slotnorm.errors import DamagedFile, NonFinite, UserError
-from slotnorm.files import sha256
 from slotnorm.models import build as build_model
-from slotnorm.training import train
-from slotnorm.weights import Weights, pack
+from slotnorm.models.weights import Weights, pack
+from slotnorm.storage.files import sha256
+from slotnorm.training.loop import train
 from small_sets import build, random_arrays
 
 VIT, CNN = "test_vit", "test_resnet"  # timm's smallest: 306,240 weights; both take 160 x 160 pixels

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from slotnorm.cli import main
+from slotnorm.cli.verbs import main
 from slotnorm.data import Scenes, folder
 from slotnorm.data.folder import convert
 from slotnorm.data.image_files import read_image, read_mask

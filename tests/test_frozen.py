@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 
 import slotnorm
-from slotnorm.cli import VERBS, main
+from slotnorm.cli.verbs import VERBS, main
 
 FROZEN = Path(__file__).with_name("frozen.txt")
 NEEDS_EXPERIMENT = ("train", "sweep", "reproduce")

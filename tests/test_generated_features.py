@@ -8,24 +8,27 @@ import numpy as np
 import pytest
 import torch
 
-from slotnorm import bundle, experiments, files, sources, weights
+from slotnorm import experiments
 from slotnorm.config import FeatureModel
 from slotnorm.data.backbones import encoder_backbone
 from slotnorm.data.batches import to_images
 from slotnorm.data.features import compute
 from slotnorm.data.generator import SceneSpec, cached
 from slotnorm.data.on_the_fly import on_the_fly
-from slotnorm.data.scenes import Scenes
+from slotnorm.data.scenes import Scenes, data_fingerprint
 from slotnorm.errors import UserError
+from slotnorm.models import bundled, weights
 from slotnorm.models.building import build
-from slotnorm.report.claims import check_claims
+from slotnorm.report.claims.checking import check_claims
 from slotnorm.report.contents import compose
 from slotnorm.report.paper_numbers import printed
 from slotnorm.report.reading import read
 from slotnorm.report.tables import to_markdown
-from slotnorm.run_rows import plan
-from slotnorm.sources import data_fingerprint, evaluation_scenes, make_features, training_scenes, validation_scenes
-from slotnorm.training import train
+from slotnorm.storage import files
+from slotnorm.studies.run_evaluation import plan
+from slotnorm.training import experiment_scenes
+from slotnorm.training.experiment_scenes import evaluation_scenes, make_features, training_scenes, validation_scenes
+from slotnorm.training.loop import train
 
 MADE = experiments.feature_sets()["toy-features"]
 STUDIES = ("toy-features-4-5", "toy-features-2-5", "toy-features-2-3")
@@ -38,7 +41,7 @@ def export_encoder(folder: Path, seed: int) -> Path:
     made = weights.Weights(build(toy).state_dict(), toy, 0, {})
     weights.export(made, folder / f"{MADE.encoder}.safetensors", "# card")
     listed = {path.name: files.sha256(path) for path in folder.iterdir()}
-    (folder / bundle.HASHES).write_text(json.dumps(listed))
+    (folder / bundled.HASHES).write_text(json.dumps(listed))
     return folder
 
 
@@ -53,7 +56,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def _small_world(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLOTNORM_CACHE", str(places / "cache"))
-    monkeypatch.setattr(bundle, "bundled_folder", lambda: places / "encoder-1")
+    monkeypatch.setattr(bundled, "bundled_folder", lambda: places / "encoder-1")
 
 
 def short(name: str, norm: str = "weighted_sum") -> experiments.Experiment:
@@ -64,7 +67,7 @@ def short(name: str, norm: str = "weighted_sum") -> experiments.Experiment:
 
 def test_features_are_the_encoders_tokens_as_slot_attention_sees_them() -> None:
     scenes = make_features(MADE, "train", (1, 4), 16)
-    model = weights.load(bundle.bundled_file(MADE.encoder))
+    model = weights.load(bundled.bundled_file(MADE.encoder))
     with torch.no_grad():
         images = to_images(torch.from_numpy(scenes.read("images", np.arange(16))))
         expected = model.slot_attention.norm_input(model.encoder(images))
@@ -88,7 +91,7 @@ def test_sets_of_any_length_are_one_set_and_another_encoder_makes_another(
     np.testing.assert_array_equal(few.read("features", range(4)), more.read("features", range(4)))
     assert make_features(MADE, "test", (1, 4), 7).directory == more.directory, "a longer one serves a shorter request"
 
-    monkeypatch.setattr(bundle, "bundled_folder", lambda: places / "encoder-2")
+    monkeypatch.setattr(bundled, "bundled_folder", lambda: places / "encoder-2")
     other = make_features(MADE, "test", (1, 4), 4)
     np.testing.assert_array_equal(other.read("images", range(4)), few.read("images", range(4)))
     assert other.directory.parent != few.directory.parent
@@ -100,7 +103,7 @@ def test_features_that_are_not_the_first_of_a_generated_set_or_not_stored_are_kn
     tmp_path: Path,
 ) -> None:
     images = cached(SceneSpec((1, 2), 16, style="flat"), 6)
-    backbone = encoder_backbone(weights.load(bundle.bundled_file(MADE.encoder)), "x")
+    backbone = encoder_backbone(weights.load(bundled.bundled_file(MADE.encoder)), "x")
     some = compute(images[1:4], backbone, tmp_path / "some")
     first = compute(images[:3], backbone, tmp_path / "first")
     assert data_fingerprint(some) == some.fingerprint
@@ -178,7 +181,7 @@ def test_a_run_is_not_evaluated_on_the_features_of_another_encoder(
 ) -> None:
     run = train(short("toy-features-2-3"), tmp_path)
     assert plan([run.path], slots=[3], scenes=2)
-    monkeypatch.setattr(bundle, "bundled_folder", lambda: places / "encoder-2")
+    monkeypatch.setattr(bundled, "bundled_folder", lambda: places / "encoder-2")
     with pytest.raises(UserError, match="toy-features-2-3-weighted_sum-1 was trained on other features"):
         plan([run.path], slots=[3], scenes=2)
     longer = dataclasses.replace(run.experiment, recipe=dataclasses.replace(run.experiment.recipe, steps=3))
@@ -188,7 +191,7 @@ def test_a_run_is_not_evaluated_on_the_features_of_another_encoder(
 
 def test_a_model_that_is_not_bundled_is_named() -> None:
     with pytest.raises(UserError, match="no bundled checkpoint 'toy-weighted_sun'; did you mean 'toy-weighted_sum'"):
-        bundle.bundled_file("toy-weighted_sun")
+        bundled.bundled_file("toy-weighted_sun")
 
 
 def test_an_encoder_of_another_width_is_refused_before_anything_is_trained(tmp_path: Path) -> None:
@@ -205,7 +208,7 @@ def test_the_bundled_encoder_makes_the_features_that_the_studies_take(
 ) -> None:
     monkeypatch.undo()
     monkeypatch.setenv("SLOTNORM_CACHE", str(tmp_path))
-    made = sources.make_features(MADE, "val", (1, 4), 64)
+    made = experiment_scenes.make_features(MADE, "val", (1, 4), 64)
     assert isinstance(made, Scenes)
     features = made.read("features", np.arange(64)).astype(float)
     assert features.shape[1:] == short(STUDIES[0]).recipe.model.input_shape

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from slotnorm import cli
+from slotnorm.cli import verbs
 from slotnorm.data import Builder, Scenes, generator
 from slotnorm.data.generator import STYLES, SceneSpec, build, cached, render
 from slotnorm.errors import UserError
@@ -120,8 +120,8 @@ def test_the_command_makes_a_set_and_says_where(tmp_path, capsys):
     out = tmp_path / "a set"
     words = ["data", "generate", "--objects", "2:4", "--size", "16", "--num", "40", "--seed", "7", "--style", "flat"]
     words += ["--shapes", "disc", "--radius", "0.14", "0.2", "--min-visible", "6", "--out", str(out)]
-    cli.main(words)
-    cli.main(words)  # finished already: says so again
+    verbs.main(words)
+    verbs.main(words)  # finished already: says so again
     assert capsys.readouterr().out == f"40 scenes in {out}\n" * 2
     spec = SceneSpec((2, 4), 16, 7, "flat", shapes=("disc",), radius=(0.14, 0.2), min_visible=6)
     np.testing.assert_array_equal(Scenes.open(out).images[:], render(spec, range(40))["images"])
@@ -130,6 +130,6 @@ def test_the_command_makes_a_set_and_says_where(tmp_path, capsys):
 @pytest.mark.parametrize("objects", ["3-6", "", "3:", "a:b", "-1:3", "1:2:3"])
 def test_a_range_that_is_none_is_refused(objects, tmp_path, capsys):
     with pytest.raises(SystemExit) as ended:
-        cli.main(["data", "generate", f"--objects={objects}", "--num", "2", "--out", str(tmp_path / "set")])
+        verbs.main(["data", "generate", f"--objects={objects}", "--num", "2", "--out", str(tmp_path / "set")])
     assert ended.value.code == 2
     assert "is not a range: write FIRST:LAST" in capsys.readouterr().err

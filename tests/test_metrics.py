@@ -343,6 +343,7 @@ def test_nothing_but_the_public_scores_is_public():
     assert {name for name in public if not name.startswith("_")} == {
         "adjusted_rand_index",
         "average_precision",
+        "foreground_ari",
         "labels_from_masks",
         "mean_best_overlap",
         "mean_iou",

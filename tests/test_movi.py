@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch.nn.functional import interpolate
 
-from slotnorm.cli import main
+from slotnorm.cli.verbs import main
 from slotnorm.data import Scenes, movi
 from slotnorm.data.tfrecord import Example, RecordError, records
 from slotnorm.errors import UserError

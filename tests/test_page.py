@@ -15,19 +15,19 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from made_up_page import NASTY, SLOTS, made_up_examples, made_up_report, renamed
-from slotnorm.diagnosis import OCCUPIED
 from slotnorm.errors import UserError
+from slotnorm.evaluation.diagnosis import OCCUPIED
 from slotnorm.experiments import MAIN
-from slotnorm.report import background
+from slotnorm.report import background_figure
 from slotnorm.report.appearance import looks
 from slotnorm.report.contents import compose
 from slotnorm.report.diagnostics import Diagnostics
-from slotnorm.report.markup import element, embedded
-from slotnorm.report.page import LARGEST, render
-from slotnorm.report.panels import ticks_between
+from slotnorm.report.page.markup import element, embedded
+from slotnorm.report.page.page import LARGEST, render
+from slotnorm.report.page.panels import ticks_between
+from slotnorm.report.page.slider import Slider, encode
 from slotnorm.report.pictures import illustrate
 from slotnorm.report.reading import Material
-from slotnorm.report.slider import Slider, encode
 
 EMPTY = {"br", "col", "hr", "img", "input", "link", "meta"}
 
@@ -268,7 +268,7 @@ def test_curves_read_out_the_medians_of_the_figures(report, page):
 
 def test_the_figure_on_the_background_is_there_with_its_words_numbers_and_readings(report, page):
     held = report.sections[0].both.background
-    assert page.inside["h3"].count(background.TITLE) == 2, "with and without failed runs"
+    assert page.inside["h3"].count(background_figure.TITLE) == 2, "with and without failed runs"
     for paragraph in held.words:
         assert paragraph in page.inside["p"]
     titles = [panel.title for row in held.figure.rows for panel in row]
@@ -403,4 +403,4 @@ def test_a_study_whose_every_run_failed_is_still_shown():
     parsed = Parsed(render(made_up_report(failed=everyone, norms=("weighted_mean", "batch_norm"), scenes=1)))
     assert any("Leave out failed runs (6 of 6" in text for text in parsed.texts)
     assert len(parsed.all("div", class_="kept")) == 3
-    assert parsed.inside["h3"].count(background.TITLE) == 1
+    assert parsed.inside["h3"].count(background_figure.TITLE) == 1

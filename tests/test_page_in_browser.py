@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from made_up_page import NASTY, SLOTS, made_up_report, renamed
-from slotnorm.report.page import render
+from slotnorm.report.page.page import render
 
 pytestmark = [pytest.mark.browser, pytest.mark.filterwarnings("ignore::ResourceWarning")]  # of the driver's sockets
 

@@ -10,13 +10,13 @@ import torch
 from PIL import Image
 
 import tiny
-from slotnorm.decomposing import Decomposer
 from slotnorm.errors import DamagedFile
-from slotnorm.examples import LARGEST_SIDE, Examples, make_examples
+from slotnorm.evaluation.decomposer import Decomposer
+from slotnorm.evaluation.examples import LARGEST_SIDE, Examples, make_examples
+from slotnorm.evaluation.label_maps import as_maps
 from slotnorm.models import build
 from slotnorm.report.coloring import match_colors, palette
 from slotnorm.report.pictures import Illustration, illustrate, slots_table, soft_segmentation, visual_table
-from slotnorm.segmentation import as_maps
 
 SIDE = 12
 
@@ -192,7 +192,7 @@ def test_examples_show_what_was_scored(tmp_path: Path, kind: str) -> None:
 
 
 def test_large_images_are_kept_small(tmp_path: Path) -> None:
-    from slotnorm.examples import _shrunk, _shrunk_labels
+    from slotnorm.evaluation.examples import _shrunk, _shrunk_labels
 
     maps = torch.arange(2 * 192 * 192, dtype=torch.float32).view(1, 2, 192, 192) / (2 * 192 * 192)
     small = _shrunk(maps)

@@ -1,7 +1,7 @@
 """Progress on stderr where there is no terminal."""
 
-from slotnorm import progress
-from slotnorm.progress import Progress
+from slotnorm.runtime import progress
+from slotnorm.runtime.progress import Progress
 
 
 def test_lines_tell_how_much_is_done_and_left(monkeypatch, capsys):

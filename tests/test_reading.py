@@ -7,14 +7,14 @@ from types import SimpleNamespace
 import pytest
 
 from made_up_rows import made_up, save
-from slotnorm import files
-from slotnorm.documents import write_sealed
 from slotnorm.errors import DamagedFile, UserError
+from slotnorm.evaluation.rows import Rows
 from slotnorm.report import writing
 from slotnorm.report.contents import compose
 from slotnorm.report.reading import read
 from slotnorm.report.writing import write
-from slotnorm.rows import Rows
+from slotnorm.storage import files
+from slotnorm.storage.serialization import write_sealed
 
 
 def files_of(folder: Path) -> dict[str, bytes]:

@@ -13,19 +13,19 @@ from PIL import Image
 
 import tiny
 from made_up_rows import made_up, save
-from slotnorm import cli
+from slotnorm.cli import verbs
 from slotnorm.data.scenes import Scenes
-from slotnorm.documents import write_sealed
 from slotnorm.errors import UserError
+from slotnorm.evaluation.rows import COLUMNS, Rows
 from slotnorm.report.contents import Report, compose
-from slotnorm.report.inspecting import Inspector, median_run, spaced
+from slotnorm.report.model_views import Inspector, median_run, spaced
 from slotnorm.report.prose import report_page
 from slotnorm.report.reading import read
 from slotnorm.report.writing import write, write_report
-from slotnorm.rows import COLUMNS, Rows
-from slotnorm.run_rows import plan
-from slotnorm.runs import Run
-from slotnorm.training import train
+from slotnorm.storage.serialization import write_sealed
+from slotnorm.studies.run_evaluation import plan
+from slotnorm.training.loop import train
+from slotnorm.training.runs import Run
 
 SLOTS = (3, 4, 6, 12)
 
@@ -94,7 +94,7 @@ def test_the_same_runs_give_the_same_bytes_and_what_is_not_ours_stays(
     out, _ = reported
     written = files_of(out)
     (out / "mine.txt").write_text("not ours")
-    cli.main(["report", str(trained), "--out", str(out), "--no-models"])  # what was made is kept beside the runs
+    verbs.main(["report", str(trained), "--out", str(out), "--no-models"])  # what was made is kept beside the runs
     said = capsys.readouterr().out
     assert said.startswith("2 runs in 1 sections; claims: ")
     assert f"report: {out / 'report.md'}" in said

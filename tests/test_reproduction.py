@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from slotnorm.cli.reproduction import Reproduction, reproduce, studies_of
 from slotnorm.errors import UserError
 from slotnorm.experiments import study, transfers
-from slotnorm.reproduction import Reproduction, reproduce, studies_of
-from slotnorm.sources import require_built
+from slotnorm.training.experiment_scenes import require_built
 
 
 def test_a_figure_is_made_from_nothing(tmp_path):
@@ -78,7 +78,9 @@ def test_what_cannot_be_done_is_refused_before_anything_is_trained(asked, senten
 
 def test_a_test_set_that_is_not_built_is_told_before_training(tmp_path, monkeypatch):
     monkeypatch.setenv("SLOTNORM_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("slotnorm.sources._COMMANDS", {"movi-d-features": "make {split} in {folder}"})
+    monkeypatch.setattr(
+        "slotnorm.training.experiment_scenes._COMMANDS", {"movi-d-features": "make {split} in {folder}"}
+    )
     run = study("toy-features-4-5").experiment  # its own set is made when it is needed
     tests = [transfers()["movi-d"].test]
     with pytest.raises(UserError, match="movi-d-features .test, paper. is not built: .* make it with `make test in "):

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from slotnorm import experiments, weights
+from slotnorm import experiments
+from slotnorm.models import weights
 from slotnorm.normalization import normalizations
 from slotnorm.report.contents import Report
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slotnorm import archives
 from slotnorm.errors import DamagedFile, UserError
-from slotnorm.rows import COLUMNS, MISSING, Rows
+from slotnorm.evaluation.rows import COLUMNS, MISSING, Rows
+from slotnorm.storage import archives
 
 
 def some_rows(num: int = 60, seed: int = 0) -> Rows:

@@ -15,17 +15,19 @@ import pytest
 import slotnorm as sn
 import tiny
 from processes import Command
-from slotnorm import evaluation, files, run_rows
-from slotnorm.binding import RULE
-from slotnorm.cli import main
-from slotnorm.documents import read_sealed, to_document, write_sealed
+from slotnorm.cli.verbs import main
 from slotnorm.errors import Locked, UserError
-from slotnorm.evaluation import Scores
+from slotnorm.evaluation import scoring
+from slotnorm.evaluation.failed_runs import RULE
+from slotnorm.evaluation.rows import COLUMNS, Rows
+from slotnorm.evaluation.scoring import Scores
 from slotnorm.experiments import EvaluationSet, evaluation_set, evaluation_sets, study
-from slotnorm.rows import COLUMNS, Rows
-from slotnorm.run_rows import describe, plan, read_binding
-from slotnorm.runs import Run
-from slotnorm.training import train
+from slotnorm.storage import files
+from slotnorm.storage.serialization import read_sealed, to_document, write_sealed
+from slotnorm.studies import run_evaluation
+from slotnorm.studies.run_evaluation import describe, plan, read_binding
+from slotnorm.training.loop import train
+from slotnorm.training.runs import Run
 
 NUM = 40
 
@@ -76,8 +78,8 @@ def test_rows_are_kept_beside_the_run_and_made_once(
     kept = Rows.load(run.path / "rows" / "mine-05.npz")
     assert kept.equals(whole.where(slots=5))
     assert kept.header == rows.header == whole.header
-    monkeypatch.setattr(evaluation.Evaluation, "parts", refuse)
-    monkeypatch.setattr(run_rows, "judge", refuse)
+    monkeypatch.setattr(scoring.Evaluation, "parts", refuse)
+    monkeypatch.setattr(run_evaluation, "judge", refuse)
     assert evaluate(run, data).equals(whole)
     assert evaluate(run, data, 4, 5).equals(whole.where(slots=[4, 5]))
 
@@ -114,13 +116,13 @@ def test_a_killed_evaluation_goes_on_to_the_same_rows(
     assert 0 < len(done) < NUM
 
     scored: list[int] = []
-    score_group = evaluation.Evaluation._score_group
+    score_group = scoring.Evaluation._score_group
 
     def watched(self: Any, group: np.ndarray, slots: Any) -> Scores:
         scored.extend(self.scenes.index[group[group >= 0]].tolist())
         return score_group(self, group, slots)
 
-    monkeypatch.setattr(evaluation.Evaluation, "_score_group", watched)
+    monkeypatch.setattr(scoring.Evaluation, "_score_group", watched)
     assert evaluate(run, data).equals(whole)
     assert not done & set(scored)
     assert len(scored) == NUM - len(done)
@@ -142,9 +144,9 @@ def test_an_interrupted_evaluation_is_used_for_other_numbers_of_slots_too(
         evaluate(run, data, 4, 5, batch_size=1)
     monkeypatch.undo()
     scored: list[Any] = []
-    score_group = evaluation.Evaluation._score_group
+    score_group = scoring.Evaluation._score_group
     monkeypatch.setattr(
-        evaluation.Evaluation,
+        scoring.Evaluation,
         "_score_group",
         lambda self, group, slots: scored.append(slots) or score_group(self, group, slots),
     )
@@ -331,11 +333,11 @@ def test_an_experiment_with_a_name_of_its_own_is_tested_as_others_on_its_dataset
     tmp_path: Path, run: Run, data: Path
 ) -> None:
     own = dataclasses.replace(run.experiment, name="mine", dataset="toy")
-    tests = run_rows._tests(Run(tmp_path, own, 1, ""), None, None, data)
+    tests = run_evaluation._tests(Run(tmp_path, own, 1, ""), None, None, data)
     assert [test.name for test in tests] == ["toy4", "toy7"]
     unheard = dataclasses.replace(own, dataset="unheard-of")
     with pytest.raises(UserError, match="no experiment that is registered has test sets of 'unheard-of'; give --data"):
-        run_rows._tests(Run(tmp_path, unheard, 1, ""), None, None, data)
+        run_evaluation._tests(Run(tmp_path, unheard, 1, ""), None, None, data)
 
 
 def test_the_command_prints_means_and_writes_csv(

@@ -7,13 +7,13 @@ import pytest
 import torch
 
 import tiny
-from slotnorm import runs
 from slotnorm.config import Experiment
-from slotnorm.documents import read_sealed, write_sealed
 from slotnorm.errors import DamagedFile, UserError
 from slotnorm.report.reading import find_folders
-from slotnorm.runs import Run
-from slotnorm.training import train
+from slotnorm.storage.serialization import read_sealed, write_sealed
+from slotnorm.training import runs
+from slotnorm.training.loop import train
+from slotnorm.training.runs import Run
 
 
 @pytest.fixture(scope="module")

@@ -390,7 +390,7 @@ def test_the_cache_folder_defaults_to_the_users(monkeypatch, tmp_path):
 
 
 def test_opening_scenes_does_not_import_torch(scenes):
-    modules = "slotnorm.data, slotnorm.data.folder, slotnorm.data.check, slotnorm.cli"
+    modules = "slotnorm.data, slotnorm.data.folder, slotnorm.data.check, slotnorm.cli.verbs"
     opened = f"slotnorm.data.Scenes.open({str(scenes.directory)!r})"
     code = f"import sys, {modules}; {opened}; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONWARNINGS": "error"})

@@ -8,14 +8,13 @@ import torch
 from PIL import Image
 
 import tiny
-from slotnorm import weights
-from slotnorm.cli import main
+from slotnorm.cli.verbs import main
 from slotnorm.data.backbones import encoder_backbone
 from slotnorm.errors import DamagedFile, UserError
-from slotnorm.models import ImageAutoencoder
+from slotnorm.models import ImageAutoencoder, weights
 from slotnorm.models.building import build
-from slotnorm.randomness import slot_noise
-from slotnorm.segment import Segmenter, load_model, segment
+from slotnorm.report.segmenter import Segmenter, load_model, segment
+from slotnorm.runtime.randomness import slot_noise
 
 SLOTS = 6
 

@@ -8,12 +8,13 @@ import pytest
 
 import processes
 import tiny
-from slotnorm import cli, commands, sweep
+from slotnorm.cli import verbs
 from slotnorm.errors import UserError
-from slotnorm.plugins import load_plugin, loaded_plugins
-from slotnorm.runs import Run
-from slotnorm.sweep import Job
-from slotnorm.training import train
+from slotnorm.runtime.plugins import load_plugin, loaded_plugins
+from slotnorm.studies import options, sweep
+from slotnorm.studies.sweep import Job
+from slotnorm.training.loop import train
+from slotnorm.training.runs import Run
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +24,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def arguments(into: Path, data: Path, *more: str) -> list[str]:
     """`sweep toy` of the tiny experiment: its options less norm and seed."""
-    words = commands.words(commands.Training(tiny.experiment(), into=into, data=data))
+    words = options.words(options.Training(tiny.experiment(), into=into, data=data))
     return ["sweep", *words, *more]
 
 
@@ -61,14 +62,14 @@ def test_a_sweep_trains_what_is_missing_and_a_second_one_skips_it(
 ) -> None:
     train(tiny.experiment("layer_norm"), tmp_path, data=data)
     command = arguments(tmp_path, data, "--norms", "layer_norm", "batch_norm", "--seeds", "1", "2", "--jobs", "2")
-    cli.main(command)
+    verbs.main(command)
     said = capsys.readouterr().out.splitlines()
     assert len(said) == 4
     assert said[0].startswith(f"{tmp_path / 'toy-layer_norm-1'}: step 12 of 12")
     assert said[0].endswith("(was finished already)")
     assert all(Run.open(path).finished for path in tmp_path.iterdir())
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    cli.main(command)
+    verbs.main(command)
     assert capsys.readouterr().out.count("was finished already") == 4
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
@@ -80,7 +81,7 @@ def test_a_failed_run_is_counted_and_shown_and_the_others_go_on(
     other = tiny.experiment("layer_norm", batch_size=2, steps=1)
     train(other, tmp_path, data=data)  # in the way: another recipe under the same name
     with pytest.raises(SystemExit) as ended:
-        cli.main(arguments(tmp_path, data, "--norms", "layer_norm", "batch_norm", "--seeds", "1"))
+        verbs.main(arguments(tmp_path, data, "--norms", "layer_norm", "batch_norm", "--seeds", "1"))
     said, sentence = capsys.readouterr()
     assert ended.value.code == 1
     assert "slotnorm: 1 of 2 runs failed, toy-layer_norm-1 with exit code 2: slotnorm: " in sentence
@@ -98,7 +99,7 @@ def test_a_run_that_another_process_trains_is_waited_for(
     experiment = tiny.experiment(steps=40)
     orphan = processes.train(experiment, tmp_path / "runs", data)
     orphan.until((tmp_path / "runs" / experiment.run_name / "experiment.json").exists)
-    jobs = [Job(commands.Training(experiment, into=tmp_path / "runs", data=data))]
+    jobs = [Job(options.Training(experiment, into=tmp_path / "runs", data=data))]
     sweep.sweep(jobs, side_by_side=1)
     assert jobs[0].state == "finished"
     assert orphan.wait() == 0, orphan.said
@@ -107,7 +108,7 @@ def test_a_run_that_another_process_trains_is_waited_for(
 def test_a_sweep_passes_a_signal_on_and_continues_when_called_again(tmp_path: Path, data: Path) -> None:
     """With real processes: they have sessions of their own, one thread each, and save before the sweep ends."""
     experiment = tiny.experiment(steps=100_000)
-    words = commands.words(commands.Training(experiment, into=tmp_path / "runs", data=data))
+    words = options.words(options.Training(experiment, into=tmp_path / "runs", data=data))
     more = ["--norms", "weighted_sum", "layer_norm", "--seeds", "1", "--jobs", "2"]
     command = processes.Command(["sweep", *words, *more], tmp_path / "log")
     paths = [tmp_path / "runs" / f"toy-{norm}-1" for norm in ("weighted_sum", "layer_norm")]
@@ -126,11 +127,11 @@ def test_a_sweep_passes_a_signal_on_and_continues_when_called_again(tmp_path: Pa
 
 def test_no_jobs_at_once_is_refused(tmp_path: Path, data: Path) -> None:
     with pytest.raises(UserError, match="--jobs is 0"):
-        sweep.sweep([Job(commands.Training(tiny.experiment(), into=tmp_path, data=data))], side_by_side=0)
+        sweep.sweep([Job(options.Training(tiny.experiment(), into=tmp_path, data=data))], side_by_side=0)
 
 
 def test_progress_is_read_from_the_metrics(tmp_path: Path, data: Path) -> None:
-    job = Job(commands.Training(tiny.experiment(), into=tmp_path, data=data))
+    job = Job(options.Training(tiny.experiment(), into=tmp_path, data=data))
     assert job.trained_steps == 0
     train(tiny.experiment(), tmp_path, data=data)
     assert job.trained_steps == 12

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from slotnorm.evaluation.rows import Rows
 from slotnorm.experiments import MAIN, transfers
 from slotnorm.report.paper_numbers import printed
 from slotnorm.report.scores import spread, summarize
 from slotnorm.report.sections import Section, divide
 from slotnorm.report.tables import decimals_of, study_table, to_csv, to_latex, to_markdown, zero_shot
-from slotnorm.rows import Rows
 
 MOVI_D = transfers()["movi-d"]
 FACTORS = {"movi-10-11": (10, 11), "movi-6-11": (6, 11), "movi-6-7": (6, 7)}

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from slotnorm.cli import main
+from slotnorm.cli.verbs import main
 from slotnorm.errors import UserError
 from slotnorm.normalization import WeightedSum, normalizations
 from slotnorm.slot_attention import SlotAttention

@@ -8,24 +8,26 @@ import torch
 from PIL import Image
 
 import tiny
-from slotnorm import cli, models, randomness
+from slotnorm import models
+from slotnorm.cli import verbs
 from slotnorm.config import Experiment
 from slotnorm.data import Builder, Scenes
 from slotnorm.data.batches import batches, to_images
-from slotnorm.distributed import Ranks
 from slotnorm.errors import UserError
-from slotnorm.learner import Learner
+from slotnorm.evaluation.label_maps import comparable_labels
+from slotnorm.evaluation.validation import validate
 from slotnorm.metrics import adjusted_rand_index
 from slotnorm.models.building import build
+from slotnorm.models.property_targets import property_targets
 from slotnorm.normalization import normalizations
-from slotnorm.optimizer import Adam
 from slotnorm.report.pictures import save_picture, slot_colors, soft_segmentation
-from slotnorm.runs import Run
-from slotnorm.segmentation import comparable_labels
-from slotnorm.sources import training_scenes, validation_scenes
-from slotnorm.targets import property_targets
-from slotnorm.training import train
-from slotnorm.validation import validate
+from slotnorm.runtime import randomness
+from slotnorm.runtime.ranks import Ranks
+from slotnorm.training.experiment_scenes import training_scenes, validation_scenes
+from slotnorm.training.learner import Learner
+from slotnorm.training.loop import train
+from slotnorm.training.optimizer import Adam
+from slotnorm.training.runs import Run
 
 ALONE = Ranks(0, 1, torch.device("cpu"))
 
@@ -344,7 +346,7 @@ def test_data_that_is_not_there_is_one_sentence_with_the_command_that_makes_it(
 ) -> None:
     monkeypatch.setenv("SLOTNORM_CACHE", str(tmp_path / "cache"))
     with pytest.raises(SystemExit) as ended:
-        cli.main(["train", name, "--into", str(tmp_path / "runs")])
+        verbs.main(["train", name, "--into", str(tmp_path / "runs")])
     said = capsys.readouterr().err
     assert ended.value.code == 2
     assert command in said
@@ -355,22 +357,22 @@ def test_data_that_is_not_there_is_one_sentence_with_the_command_that_makes_it(
 def test_the_command_line_trains_draws_and_says_where(
     tmp_path: Path, scenes: Scenes, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from slotnorm.commands import Training, words
+    from slotnorm.studies.options import Training, words
 
     arguments = words(Training(tiny.experiment(), into=tmp_path, data=scenes.directory))
-    cli.main(["train", *arguments])
+    verbs.main(["train", *arguments])
     said = capsys.readouterr().out
     assert said.startswith(f"{tmp_path / 'toy-weighted_sum-1'}: step 12 of 12  f_ari@4")
     pictures = sorted((tmp_path / "toy-weighted_sum-1" / "pictures").iterdir())
     assert [path.name for path in pictures] == ["step-12.png", "step-6.png"]
     with Image.open(pictures[0]) as picture:
         assert picture.size == (3 * 96 + 4 * 4, 6 * 96 + 7 * 4)
-    cli.main(["train", *arguments])
+    verbs.main(["train", *arguments])
     assert capsys.readouterr().out == said
 
 
 def test_a_picture_shows_image_reconstruction_and_soft_masks(tmp_path: Path) -> None:
-    from slotnorm.training import Picture
+    from slotnorm.training.loop import Picture
 
     images = np.full((1, 96, 96, 3), 200, np.uint8)
     masks = np.zeros((1, 2, 96, 96), np.float32)

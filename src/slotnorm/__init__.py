@@ -1,7 +1,54 @@
-"""Slot Attention that keeps working when the number of slots and objects changes."""
+"""Slot Attention that keeps working when the number of slots and objects changes.
+
+The rooms of this package, in the order in which data flows through them. A room imports only from rooms above it or
+from itself; a test reads this list and the imports, and docs/architecture.md is made from it.
+
+- `errors`: what goes wrong becomes one sentence and an exit code
+- `runtime`: what a process needs: progress, signals, ranks, randomness by key, the allocator, plugins
+- `storage`: files that are whole or not there: atomic writes, locks, seals, archives, JSON of dataclasses
+- `config`: what an experiment is
+- `experiments`: the paper's experiments and small ones of their kind, by name
+- `normalization`: how update codes are normalized, one class each: the page the paper is about
+- `slot_attention`: tokens become slots; the layer itself
+- `metrics`: masks, reconstructions and predictions become scores
+- `theory`: the layer beside mixtures on the sphere, and Propositions 1 and 2
+- `data`: files, or nothing but a seed, become scenes, and scenes become batches
+- `models`: batches become decompositions: three models around the layer, and their weights in files
+- `evaluation`: decompositions become rows: one number per image, number of slots and metric
+- `training`: an experiment becomes a run: a folder with metrics and checkpoints
+- `studies`: many runs: trained side by side, and each one's rows made
+- `report`: runs, rows and models become tables, curves, pictures, claims and pages
+- `cli`: the verbs; each a few lines that call the rooms above
+"""
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from slotnorm import data as data
+    from slotnorm import models as models
+    from slotnorm import theory as theory
+    from slotnorm.config import Experiment as Experiment
+    from slotnorm.config import Recipe as Recipe
+    from slotnorm.evaluation.rows import Rows as Rows
+    from slotnorm.evaluation.scoring import judge as judge
+    from slotnorm.evaluation.scoring import score as score
+    from slotnorm.experiments import experiment as experiment
+    from slotnorm.metrics import adjusted_rand_index as adjusted_rand_index
+    from slotnorm.metrics import average_precision as average_precision
+    from slotnorm.metrics import foreground_ari as foreground_ari
+    from slotnorm.metrics import labels_from_masks as labels_from_masks
+    from slotnorm.metrics import mean_best_overlap as mean_best_overlap
+    from slotnorm.metrics import mean_iou as mean_iou
+    from slotnorm.models.parts import SlotModel as SlotModel
+    from slotnorm.models.weights import load as load
+    from slotnorm.normalization import Aggregate as Aggregate
+    from slotnorm.normalization import Normalization as Normalization
+    from slotnorm.normalization import normalizations as normalizations
+    from slotnorm.report.segmenter import Segmenter as Segmenter
+    from slotnorm.slot_attention import SlotAttention as SlotAttention
+    from slotnorm.training.loop import train as train
+    from slotnorm.training.runs import Run as Run
 
 __version__ = "0.1.0"
 
@@ -13,17 +60,21 @@ _HOME = {
     "normalizations": "slotnorm.normalization",
     "adjusted_rand_index": "slotnorm.metrics",
     "average_precision": "slotnorm.metrics",
+    "foreground_ari": "slotnorm.metrics",
     "labels_from_masks": "slotnorm.metrics",
     "mean_best_overlap": "slotnorm.metrics",
     "mean_iou": "slotnorm.metrics",
     "Experiment": "slotnorm.config",
     "Recipe": "slotnorm.config",
     "experiment": "slotnorm.experiments",
-    "train": "slotnorm.training",
-    "Run": "slotnorm.runs",
-    "load": "slotnorm.weights",
-    "score": "slotnorm.evaluation",
-    "Rows": "slotnorm.rows",
+    "SlotModel": "slotnorm.models.parts",
+    "load": "slotnorm.models.weights",
+    "train": "slotnorm.training.loop",
+    "Run": "slotnorm.training.runs",
+    "score": "slotnorm.evaluation.scoring",
+    "judge": "slotnorm.evaluation.scoring",
+    "Rows": "slotnorm.evaluation.rows",
+    "Segmenter": "slotnorm.report.segmenter",
 }
 _MODULES = ("data", "models", "theory")
 

@@ -1,3 +1,3 @@
-from slotnorm.cli import main
+from slotnorm.cli.verbs import main
 
 main()

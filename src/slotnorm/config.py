@@ -5,8 +5,8 @@ import math
 import re
 from typing import Any, ClassVar, Literal
 
-from slotnorm.documents import digest, to_document
 from slotnorm.errors import UserError
+from slotnorm.storage.serialization import digest, to_document
 
 Protocol = Literal["paper", "authors"]
 

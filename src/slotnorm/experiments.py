@@ -4,8 +4,8 @@ import dataclasses
 from typing import Any
 
 from slotnorm.config import Experiment, FeatureModel, GeneratedScenes, ImageModel, Recipe, SetModel
-from slotnorm.documents import differences, to_document
 from slotnorm.errors import UserError, nearest
+from slotnorm.storage.serialization import differences, to_document
 
 MAIN = ("weighted_mean", "layer_norm", "weighted_sum", "batch_norm")
 ABLATED = ("unnormalized", "kd_layer_norm")

@@ -31,6 +31,11 @@ def adjusted_rand_index(true: Tensor, predicted: Tensor, ignore_background: bool
     return _score_tables(true, predicted, _foreground_rand_index if ignore_background else _rand_index)
 
 
+def foreground_ari(true: Tensor, predicted: Tensor) -> Tensor:
+    """F-ARI: the adjusted Rand index over the pixels whose true label is not 0, of each image; see above."""
+    return adjusted_rand_index(true, predicted, ignore_background=True)
+
+
 def mean_best_overlap(true: Tensor, predicted: Tensor) -> Tensor:
     """Mean over an image's objects of the best intersection over union (mBO): (B, ...) integer twice -> (B,) float64.
 

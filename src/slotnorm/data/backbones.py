@@ -16,10 +16,10 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
-from slotnorm import files
 from slotnorm.config import Protocol
 from slotnorm.errors import DamagedFile, UserError, nearest
-from slotnorm.fingerprints import fingerprint
+from slotnorm.storage import files
+from slotnorm.storage.fingerprints import fingerprint
 
 Norm = Literal["after", "before"]
 

@@ -16,9 +16,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from slotnorm import randomness
 from slotnorm.data.scenes import Scenes
 from slotnorm.errors import UserError, nearest
+from slotnorm.runtime import randomness
 
 _FIELDS = ("images", "features", "labels", "properties")
 

@@ -19,13 +19,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 import slotnorm
-from slotnorm import files
 from slotnorm.data import manifest as layout
 from slotnorm.data.manifest import HEADER, MANIFEST, STATE, Field, checksum
 from slotnorm.data.scenes import Scenes
-from slotnorm.documents import canonical
 from slotnorm.errors import DamagedFile, NonFinite, UserError
-from slotnorm.progress import Progress
+from slotnorm.runtime.progress import Progress
+from slotnorm.storage import files
+from slotnorm.storage.serialization import canonical
 
 _SECONDS_BETWEEN_FLUSHES = 2.0  # what a killed process may lose; a flush for each small chunk would cost more than it
 _SHOW_PROGRESS = 1 << 30  # bytes from which reading back takes seconds

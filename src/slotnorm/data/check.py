@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from slotnorm.data.scenes import Scenes
 from slotnorm.errors import DamagedFile, UserError
-from slotnorm.progress import Progress
+from slotnorm.runtime.progress import Progress
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -115,7 +115,7 @@ def _framed(tile: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 def check(directory: str | Path, sheet: str | Path | None = None, num: int = 32) -> str:
     """Verify everything, write the contact sheet (default: `contact-sheet.png` in the folder), return the table."""
-    from slotnorm import files
+    from slotnorm.storage import files
 
     if num < 1:
         raise UserError(f"{num} scenes cannot be shown; ask for one or more with --num")

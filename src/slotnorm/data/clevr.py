@@ -15,7 +15,6 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from slotnorm import files
 from slotnorm.config import Protocol
 from slotnorm.data.builder import Builder
 from slotnorm.data.cache import set_folder
@@ -24,7 +23,8 @@ from slotnorm.data.resize import nearest_positions, resize
 from slotnorm.data.scenes import Scenes
 from slotnorm.data.tfrecord import Example, RecordError, records
 from slotnorm.errors import UserError, nearest
-from slotnorm.progress import Progress
+from slotnorm.runtime.progress import Progress
+from slotnorm.storage import files
 
 Crop = Literal["centre", "slot-attention-2020"]
 

@@ -22,12 +22,12 @@ from typing import IO, Any
 import google_crc32c
 
 import slotnorm
-from slotnorm import files
 from slotnorm.data.cache import cache_folder
 from slotnorm.data.conversion import check_space
 from slotnorm.data.movi import PUBLISHED_SPLITS, shard_lengths
 from slotnorm.errors import DamagedFile, UserError, nearest
-from slotnorm.progress import Progress
+from slotnorm.runtime.progress import Progress
+from slotnorm.storage import files
 
 _BUCKETS = "https://storage.googleapis.com/"
 # name -> folder in the buckets; MOVi's shards are listed by the dataset_info.json beside them

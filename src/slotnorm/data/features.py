@@ -19,7 +19,7 @@ from slotnorm.data.cache import cache_folder, set_folder
 from slotnorm.data.resize import resize
 from slotnorm.data.scenes import Scenes
 from slotnorm.errors import UserError
-from slotnorm.progress import Progress
+from slotnorm.runtime.progress import Progress
 
 SUFFIX = "-features"  # NAME-features is the set of features of the set NAME
 

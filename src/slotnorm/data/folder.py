@@ -18,7 +18,7 @@ from slotnorm.data.image_files import read_image, read_mask
 from slotnorm.data.manifest import load_json
 from slotnorm.data.scenes import CLEVR_PROPERTIES, Scenes
 from slotnorm.errors import UserError, nearest
-from slotnorm.progress import Progress
+from slotnorm.runtime.progress import Progress
 
 _IMAGES = (".png", ".jpg", ".jpeg")
 _NUMBERS = ("x", "y", "z", "rotation")

@@ -13,17 +13,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from slotnorm import randomness
 from slotnorm.data import flat, solids
 from slotnorm.data.builder import Builder
 from slotnorm.data.cache import cache_folder
 from slotnorm.data.conversion import in_processes
-from slotnorm.data.kept import kept
 from slotnorm.data.placement import ARRANGEMENTS, Drawing, Request, Style
+from slotnorm.data.prefix_cache import kept
 from slotnorm.data.scenes import Scenes
-from slotnorm.documents import digest
 from slotnorm.errors import UserError, nearest
-from slotnorm.progress import Progress
+from slotnorm.runtime import randomness
+from slotnorm.runtime.progress import Progress
+from slotnorm.storage.serialization import digest
 
 VERSION = 1  # of the pictures: raise it whenever a bit of any scene changes, so that cached sets are made anew
 

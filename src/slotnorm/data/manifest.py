@@ -17,8 +17,8 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from slotnorm.documents import digest
 from slotnorm.errors import DamagedFile, UserError
+from slotnorm.storage.serialization import digest
 
 FORMAT = "slotnorm scenes 1"
 MANIFEST = "manifest.json"

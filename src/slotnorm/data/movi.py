@@ -28,7 +28,7 @@ from slotnorm.data.resize import resize
 from slotnorm.data.scenes import Scenes
 from slotnorm.data.tfrecord import Example, RecordError, records
 from slotnorm.errors import UserError, nearest
-from slotnorm.progress import Progress
+from slotnorm.runtime.progress import Progress
 
 Variant = Literal["a", "b", "c", "d", "e"]
 Split = Literal["train", "val", "test"]

@@ -12,14 +12,14 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import save_file
 
-from slotnorm import files
 from slotnorm.data.backbones import FrozenBackbone, timm_backbone
 from slotnorm.data.features import default_folder
 from slotnorm.data.manifest import MANIFEST, Field, is_sealed, load_json, seal
 from slotnorm.data.resize import resize
 from slotnorm.data.scenes import BACKBONE, Column, Scenes
-from slotnorm.documents import canonical, digest
 from slotnorm.errors import DamagedFile, NonFinite, UserError
+from slotnorm.storage import files
+from slotnorm.storage.serialization import canonical, digest
 
 _FORMAT = "slotnorm features on the fly 1"
 

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from slotnorm.archives import frozen
 from slotnorm.data.manifest import HEADER, MANIFEST, STATE, Field, checksum, load_manifest, unpack
 from slotnorm.errors import DamagedFile, UserError, nearest
+from slotnorm.storage.archives import frozen
+from slotnorm.storage.serialization import digest
 
 # What the codes of CLEVR's properties mean, in the order of CLEVR's generator: code 1 is the first name, 0 is padding.
 CLEVR_PROPERTIES: dict[str, tuple[str, ...]] = {
@@ -239,3 +240,16 @@ def _reopen(directory: Path, fingerprint: str, index: NDArray[np.int64]) -> Scen
     if scenes.fingerprint != fingerprint:
         raise DamagedFile(f"{directory} was built again while it was in use; start anew")
     return scenes[index]
+
+
+def data_fingerprint(scenes: Scenes) -> str:
+    """What identifies the content: of generated scenes, and of stored features of such, what they were made from.
+
+    Sets of any length share it. Of features it says the network by the hash of its weights.
+    """
+    provenance = scenes.manifest["provenance"]
+    if scenes.features is None:
+        return digest(provenance) if "generator" in provenance else scenes.fingerprint
+    source = provenance.get("source")
+    stored = isinstance(source, dict) and "generator" in source.get("provenance", ()) and "scenes" not in source
+    return digest(provenance) if stored else scenes.fingerprint

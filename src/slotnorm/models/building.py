@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 
-from slotnorm import randomness
 from slotnorm.config import Experiment, FeatureModel, ImageModel, SetModel
 from slotnorm.errors import UserError, nearest
 from slotnorm.models.feature_autoencoder import FeatureAutoencoder
@@ -13,6 +12,7 @@ from slotnorm.models.image_autoencoder import ImageAutoencoder
 from slotnorm.models.parts import SlotModel
 from slotnorm.models.set_predictor import SetPredictor
 from slotnorm.normalization import normalizations
+from slotnorm.runtime import randomness
 
 _MODELS: dict[type, Any] = {ImageModel: ImageAutoencoder, FeatureModel: FeatureAutoencoder, SetModel: SetPredictor}
 

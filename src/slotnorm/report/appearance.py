@@ -7,7 +7,7 @@ the rest. A new class is drawn without a change here.
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from slotnorm.background import DIVISORS, SHARE, TAKEN, divided_name
+from slotnorm.evaluation.background import DIVISORS, SHARE, TAKEN, divided_name
 from slotnorm.normalization import normalizations
 
 TEXT = "#1a1a1a"

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
-from slotnorm.examples import Examples
+from slotnorm.evaluation.examples import Examples
 
 _BACKGROUND = (0.24, 0.24, 0.26)
 _GOLDEN = 0.61803398875

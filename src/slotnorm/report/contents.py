@@ -11,13 +11,13 @@ from typing import Any
 
 from slotnorm import experiments
 from slotnorm.report.appearance import looks
-from slotnorm.report.background import Background, background
-from slotnorm.report.claims import Outcome, check_claims
+from slotnorm.report.background_figure import Background, background
+from slotnorm.report.claims.checking import Outcome, check_claims
 from slotnorm.report.curves import Figure, figures, runs_of
 from slotnorm.report.diagnostics import Diagnostics
-from slotnorm.report.escaping import file_name
 from slotnorm.report.pictures import Illustration
 from slotnorm.report.reading import LeftOut, Material
+from slotnorm.report.safe_names import file_name
 from slotnorm.report.scores import RunScores
 from slotnorm.report.sections import Section
 from slotnorm.report.tables import Table, study_table, zero_shot

@@ -13,7 +13,7 @@ from slotnorm.report.appearance import AVERAGE_PRECISIONS, measure
 from slotnorm.report.scores import RunScores, spread
 from slotnorm.report.sections import Section
 
-Against = Literal["slots", "objects", "divisor"]  # divisor: of the background's mask, see slotnorm/background.py
+Against = Literal["slots", "objects", "divisor"]  # divisor: of the background's mask, see evaluation/background.py
 
 
 @dataclass(frozen=True)

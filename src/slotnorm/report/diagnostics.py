@@ -1,4 +1,4 @@
-"""Drawings of what happens inside trained models as K grows; what is measured is said in slotnorm/diagnosis.py."""
+"""Drawings of what happens inside trained models as K grows; what is measured is said in evaluation/diagnosis.py."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,8 +7,9 @@ from typing import Any
 import matplotlib
 import numpy as np
 
-from slotnorm.background import DIVISORS, SHARE, TAKEN, divided_name
-from slotnorm.diagnosis import OCCUPIED, SOURCE
+from slotnorm.evaluation.background import DIVISORS, SHARE, TAKEN, divided_name
+from slotnorm.evaluation.diagnosis import OCCUPIED, SOURCE
+from slotnorm.evaluation.rows import Rows
 from slotnorm.report.appearance import TEXT, Look, looks
 from slotnorm.report.curves import Curve, curve
 from slotnorm.report.drawing import (
@@ -22,7 +23,6 @@ from slotnorm.report.drawing import (
     whole_ticks,
 )
 from slotnorm.report.scores import RunScores, summarize
-from slotnorm.rows import Rows
 
 # metric -> title; the last panel is the scatter of masses
 _PANELS = {

@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 
 from slotnorm.report.appearance import GRID, TEXT, Look, looks
 from slotnorm.report.curves import Curve, Figure, Panel, PathPanel, limits_of, path_axis, shared_limits
-from slotnorm.report.escaping import plain
+from slotnorm.report.safe_names import plain
 
 _PANEL = (3.5, 2.75)  # inches
 _DOTS_PER_INCH = 150

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from slotnorm import files
-from slotnorm.examples import Examples
+from slotnorm.evaluation.examples import Examples
 from slotnorm.report.appearance import TEXT, looks
 from slotnorm.report.coloring import Colors, match_colors, own_reference, palette, true_reference
-from slotnorm.training import Picture
+from slotnorm.storage import files
+from slotnorm.training.loop import Picture
 
 _SMALLEST_SIDE = 96  # pixels of one image in a training picture: a 16x16 toy scene should be seen without a magnifier
 _SIDE = 132  # of one image in a visual table

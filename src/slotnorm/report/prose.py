@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
-from slotnorm.report import evidence
 from slotnorm.report.appearance import looks
-from slotnorm.report.background import TITLE, Background
-from slotnorm.report.claims import SCALES, Outcome, counted
+from slotnorm.report.background_figure import TITLE, Background
+from slotnorm.report.claims import vocabulary
+from slotnorm.report.claims.checking import SCALES, Outcome, counted
 from slotnorm.report.contents import Report, SectionContents
-from slotnorm.report.escaping import markdown as escaped
+from slotnorm.report.safe_names import markdown as escaped
 from slotnorm.report.tables import to_markdown
 
 
@@ -173,9 +173,9 @@ def _claims_in_short(outcomes: Sequence[Outcome]) -> str:
 
 
 def _thresholds() -> str:
-    text = (evidence.__doc__ or "").split("\n\n", 1)[1]
+    text = (vocabulary.__doc__ or "").split("\n\n", 1)[1]
     for name in ("NOTICEABLE_L2", "NOTICEABLE", "LARGE", "ONE_BACKGROUND"):
-        text = text.replace(name, str(getattr(evidence, name)))
+        text = text.replace(name, str(getattr(vocabulary, name)))
     return text.strip()
 
 

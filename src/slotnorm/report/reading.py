@@ -11,12 +11,12 @@ import numpy as np
 
 from slotnorm import experiments
 from slotnorm.config import Experiment
-from slotnorm.documents import from_document, read_sealed, to_document
 from slotnorm.errors import DamagedFile, NoUsableCheckpoint, UserError
+from slotnorm.evaluation.rows import Rows
 from slotnorm.report.scores import RunScores, summarize
 from slotnorm.report.sections import Section, divide
-from slotnorm.rows import Rows
-from slotnorm.runs import Run, folders_below, is_run
+from slotnorm.storage.serialization import from_document, read_sealed, to_document
+from slotnorm.training.runs import Run, folders_below, is_run
 
 ROWS = "rows"
 BINDING = "binding.json"

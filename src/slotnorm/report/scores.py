@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slotnorm.errors import UserError
-from slotnorm.rows import MISSING, Rows
+from slotnorm.evaluation.rows import MISSING, Rows
 
 VISIBLE = "visible"  # the metric that says how many objects of an image can be seen
 _ENOUGH_VISIBLE = 2

@@ -7,10 +7,10 @@ from functools import cached_property
 from typing import Any
 
 from slotnorm import experiments
-from slotnorm.documents import differences, to_document
 from slotnorm.errors import UserError
 from slotnorm.report.appearance import ordered
 from slotnorm.report.scores import RunScores
+from slotnorm.storage.serialization import differences, to_document
 
 _PAPER_HIGH_SLOTS = 21  # of the paper's pictures
 _HIGH_FACTOR = 3

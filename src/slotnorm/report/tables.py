@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from slotnorm import experiments
-from slotnorm.report import escaping
+from slotnorm.report import safe_names
 from slotnorm.report.appearance import AVERAGE_PRECISIONS, looks, measure
 from slotnorm.report.curves import runs_of
 from slotnorm.report.paper_numbers import Printed, printed
@@ -165,13 +165,13 @@ def to_markdown(table: Table) -> str:
         return _with_paper(f"<u>{text}</u>" if cell.best_in_section else text, cell, str)
 
     heads = [f"{measure(metric).label} {measure(metric).arrow}" for metric in table.metrics]
-    lines = [f"{escaping.markdown(table.caption)}{_brackets(table)}", "", f"| | runs | {' | '.join(heads)} |"]
+    lines = [f"{safe_names.markdown(table.caption)}{_brackets(table)}", "", f"| | runs | {' | '.join(heads)} |"]
     lines.append(f"|---|---|{'---|' * len(heads)}")
     for part in table.parts:
-        lines.append(f"| *{escaping.markdown(part.title)}* | |{' |' * len(heads)}")
+        lines.append(f"| *{safe_names.markdown(part.title)}* | |{' |' * len(heads)}")
         for line in part.lines:
             cells = [shown(cell, decimals_of(table, column)) for column, cell in enumerate(line.cells)]
-            lines.append(f"| {escaping.markdown(line.label)} | {line.runs} | {' | '.join(cells)} |")
+            lines.append(f"| {safe_names.markdown(line.label)} | {line.runs} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -198,12 +198,12 @@ def to_latex(table: Table) -> str:
     for part in table.parts:
         lines += [
             r"        \midrule",
-            rf"        \multicolumn{{{2 + len(heads)}}}{{l}}{{{escaping.latex(part.title)}}} \\",
+            rf"        \multicolumn{{{2 + len(heads)}}}{{l}}{{{safe_names.latex(part.title)}}} \\",
         ]
         for line in part.lines:
             cells = [shown(cell, decimals_of(table, column)) for column, cell in enumerate(line.cells)]
-            lines.append(f"        {escaping.latex(line.label)} & {line.runs} & {' & '.join(cells)} \\\\")
-    caption = (escaping.latex(table.caption) + _brackets(table)).replace("±", r"\textpm")
+            lines.append(f"        {safe_names.latex(line.label)} & {line.runs} & {' & '.join(cells)} \\\\")
+    caption = (safe_names.latex(table.caption) + _brackets(table)).replace("±", r"\textpm")
     lines += [r"        \bottomrule", r"    \end{tabular}", rf"    \caption{{{caption}}}", r"\end{table}"]
     return "\n".join(lines) + "\n"
 
@@ -263,7 +263,7 @@ def _latex_number(text: str) -> str:
 def _latex_label(metric: str) -> str:
     label = measure(metric).label
     return (
-        escaping.latex(label.replace("ℓ²", "@").replace("∞", "!"))
+        safe_names.latex(label.replace("ℓ²", "@").replace("∞", "!"))
         .replace("@ loss", r"$\ell^2$ loss")
         .replace("!", r"$\infty$")
         .replace("÷", r"$\div$")

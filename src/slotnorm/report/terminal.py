@@ -9,8 +9,8 @@ from rich.text import Text
 
 from slotnorm.report.appearance import Look, looks, measure
 from slotnorm.report.curves import Panel, limits_of
-from slotnorm.report.escaping import one_line
-from slotnorm.report.panels import number
+from slotnorm.report.page.panels import number
+from slotnorm.report.safe_names import one_line
 
 _HEIGHT = 9  # lines of a chart
 _WIDTH = 64  # characters, at most

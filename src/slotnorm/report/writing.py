@@ -13,21 +13,23 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from slotnorm import __version__, files
-from slotnorm.documents import read_sealed, write_sealed
+from slotnorm import __version__
 from slotnorm.errors import DamagedFile, UserError
-from slotnorm.progress import Progress
-from slotnorm.report import curves, page, tables
-from slotnorm.report.claims import as_records
+from slotnorm.report import curves, tables
+from slotnorm.report.claims.checking import as_records
 from slotnorm.report.contents import Report, SectionContents, compose
 from slotnorm.report.diagnostics import draw_diagnostics
 from slotnorm.report.drawing import draw
-from slotnorm.report.escaping import file_name
-from slotnorm.report.inspecting import Inspector, spaced
+from slotnorm.report.model_views import Inspector, spaced
+from slotnorm.report.page import page
 from slotnorm.report.pictures import slots_table, visual_table
 from slotnorm.report.prose import claims_page, report_page
 from slotnorm.report.reading import read, rows_of
+from slotnorm.report.safe_names import file_name
 from slotnorm.report.scores import RunScores
+from slotnorm.runtime.progress import Progress
+from slotnorm.storage import files
+from slotnorm.storage.serialization import read_sealed, write_sealed
 
 MANIFEST = "report.json"
 _PICTURED_SCENES = 3  # of the paper's visual tables

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from slotnorm.errors import UserError
 from slotnorm.normalization import BatchNorm, normalizations
-from slotnorm.randomness import generator
+from slotnorm.runtime.randomness import generator
 from slotnorm.slot_attention import SlotAttention
 from slotnorm.theory.em import expectation_step, maximization_step, mixture_layer
 from slotnorm.theory.layers import DIM, TOKENS, random_layer, random_tokens

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from slotnorm.errors import UserError
-from slotnorm.randomness import generator
+from slotnorm.runtime.randomness import generator
 from slotnorm.slot_attention import SlotAttention
 
 DIM, IMAGES, TOKENS = 16, 4, 48

@@ -1,0 +1,243 @@
+"""The verbs that make, convert or verify a dataset: `slotnorm data ...`."""
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+from slotnorm.config import Protocol
+from slotnorm.errors import UserError
+
+if TYPE_CHECKING:
+    from slotnorm.data.backbones import FrozenBackbone
+
+Source = Annotated[Path, tyro.conf.arg(name="from")]  # `from` is a word of Python
+
+
+def generate(
+    out: Path,
+    num: int,
+    objects: str = "3:6",
+    size: int = 64,
+    seed: int = 0,
+    style: str = "clevr",
+    shapes: tuple[str, ...] | None = None,
+    materials: tuple[str, ...] | None = None,
+    colors: tuple[str, ...] | None = None,
+    radius: tuple[float, float] | None = None,
+    margin: float | None = None,
+    min_visible: int | None = None,
+    jobs: int | None = None,
+) -> None:
+    """Make a set of scenes from nothing: CLEVR-like or flat, any number of objects, with masks and properties.
+
+    Args:
+        out: where the set is built; the same command continues an interrupted one
+        num: how many scenes
+        objects: FEWEST:MOST in a scene, every number between them equally likely; or one number
+        size: side of the picture in pixels
+        seed: scenes of different seeds have nothing in common
+        style: clevr (ray-traced solids) or flat (discs, squares and triangles on a plain background)
+        shapes: the only ones used; unless given, all of the style
+        materials: the only ones used; unless given, rubber and metal, or only solid of flat's solid and outlined
+        colors: the only ones used; unless given, all of the style
+        radius: of small and large solids (0.35 0.7), or least and largest share of the side of flat shapes (0.14 0.2)
+        margin: least gap between two objects as a share of the sum of their radii; negative lets flat ones overlap
+        min_visible: pixels that each object shows
+        jobs: processes; unless given, one a core
+    """
+    from slotnorm.data.generator import SceneSpec, build
+
+    counts = inclusive(objects, "objects")
+    spec = SceneSpec(counts, size, seed, style, shapes, materials, colors, radius, margin, min_visible)
+    print(f"{len(build(spec, num, out, jobs))} scenes in {out}")
+
+
+def folder(source: Source, out: Path, size: int | None = None, crop: str = "none") -> None:
+    """Convert a folder of your own images (with masks and properties, if any) into a set of scenes.
+
+    Args:
+        source: the folder: images/NAME.png or .jpg, and if you have them masks/NAME.png and properties.json
+        out: where the set is built; the same command continues an interrupted one
+        size: scale to size x size pixels; needed unless all images have one size
+        crop: none, center (the largest centred square) or top:left:height:width in pixels, before scaling
+    """
+    from slotnorm.data.folder import convert
+
+    print(f"{len(convert(source, out, size, crop))} scenes in {out}")
+
+
+def check(directory: tyro.conf.Positional[Path], sheet: Path | None = None, num: int = 32) -> None:
+    """Verify every file of a set of scenes, describe it in a table, and draw a contact sheet with masks.
+
+    Args:
+        directory: the set's folder
+        sheet: where the contact sheet goes (default: contact-sheet.png in the set's folder)
+        num: how many scenes it shows
+    """
+    from slotnorm.data import check
+
+    print(check.check(directory, sheet, num))
+
+
+def clevr(
+    source: Source,
+    out: Path | None = None,
+    protocol: Protocol = "paper",
+    crop: Literal["centre", "slot-attention-2020"] = "centre",
+    splits: tuple[int, int, int] = (70_000, 15_000, 15_000),
+    workers: int | None = None,
+) -> None:
+    """Convert CLEVR with masks into sets of scenes train, val and test.
+
+    Args:
+        source: clevr_with_masks_train.tfrecords, as published
+        out: folder of the three sets (default: data/clevr/PROTOCOL in the cache folder)
+        protocol: how images are scaled: bilinear (paper) or nearest (authors); see docs/datasets.md
+        crop: window of 192 x 192 pixels: the centre, or five rows lower as in the Slot Attention code of 2020
+        splits: scenes of train, val and test, in the order of the file
+        workers: threads that parse (default: one a core)
+    """
+    from slotnorm.data.clevr import convert
+
+    scenes = convert(source, out, protocol, crop, splits, workers)
+    for name, size in zip(("train", "val", "test"), splits, strict=True):
+        if name in scenes:
+            print(f"{name}: {len(scenes[name])} scenes in {scenes[name].directory}")
+        elif size:
+            print(f"{name}: empty, the file ends before it")
+
+
+def movi(
+    source: Source,
+    variant: Literal["a", "b", "c", "d", "e"],
+    split: Literal["train", "val", "test"],
+    out: Path | None = None,
+    protocol: Protocol = "paper",
+    size: int = 224,
+    workers: int | None = None,
+) -> None:
+    """Convert a split of MOVi-A to MOVi-E into a set of scenes, one a frame.
+
+    Args:
+        source: folder of the TFRecord shards, as TensorFlow Datasets publishes them
+        variant: the letter of the dataset
+        split: which part; val is called validation in the files
+        out: folder of the set (default: data/movi-VARIANT/PROTOCOL/SPLIT in the cache folder)
+        protocol: whose the set is called; both scale alike, see docs/datasets.md
+        size: side of the scaled frames in pixels; 256 leaves the published frames as they are
+        workers: processes that decode, 1 is the command itself (default: one a core)
+    """
+    from slotnorm.data.movi import convert
+
+    scenes = convert(source, variant, split, out, protocol, size, workers)
+    print(f"{split}: {len(scenes)} frames in {scenes.directory}")
+
+
+def download(
+    dataset: tyro.conf.Positional[str],
+    splits: tuple[Literal["train", "val", "test"], ...] = ("train", "val", "test"),
+    out: Path | None = None,
+    mirror: str | None = None,
+) -> None:
+    """Download a published dataset over HTTPS; the same command continues a broken download.
+
+    Args:
+        dataset: clevr, or movi-a to movi-e (at 256 x 256 pixels)
+        splits: which parts of MOVi; CLEVR is one file
+        out: folder of the files (default: below downloads in the cache folder)
+        mirror: another address in place of https://storage.googleapis.com, with the same folders
+    """
+    from slotnorm.data.download import CLEVR_FILE, download
+
+    folder = download(dataset, splits, out, mirror)
+    print(folder)
+    if dataset == "clevr":
+        print(f"next: slotnorm data clevr --from {folder / CLEVR_FILE}")
+    for split in splits if dataset != "clevr" else ():
+        print(f"next: slotnorm data movi --variant {dataset[-1]} --split {split} --from {folder}")
+
+
+def features(
+    source: Source,
+    backbone: str,
+    weights: str | None = None,
+    out: Path | None = None,
+    norm: Literal["after", "before"] = "after",
+    protocol: Protocol | None = None,
+    device: str | None = None,
+    batch_size: int = 32,
+    on_the_fly: tyro.conf.FlagCreatePairsOff[bool] = False,
+) -> None:
+    """Compute the features of a frozen network for a set of scenes, once, in half precision.
+
+    Args:
+        source: folder of a built set of scenes
+        backbone: a ViT or CNN of timm by name, as vit_base_patch8_224.dino; or the encoder of a slotnorm model, as
+            run:FOLDER or a .safetensors file
+        weights: a file (.safetensors or .pth) or hub; a slotnorm model has its own
+        out: folder of the new set (default: data/NAME-features/... in the cache folder)
+        norm: take features after the network's last norm, or before it as the DINOSAUR library; of a slotnorm model's
+            encoder, the layer norm of Slot Attention's input
+        protocol: scale images before (paper) or after (authors) they are normalised (default: as the set was made)
+        device: cpu or cuda (default: a GPU if there is one)
+        batch_size: images at once
+        on_the_fly: store the network only, and compute features anew whenever training or evaluation reads them
+    """
+    from slotnorm.data.features import compute
+    from slotnorm.data.on_the_fly import write_set
+    from slotnorm.data.scenes import Scenes
+
+    scenes = Scenes.open(source)
+    network = open_backbone(backbone, weights, norm, protocol or scenes.manifest["protocol"])
+    if on_the_fly:
+        print(f"{len(scenes)} scenes with {network.tokens} x {network.features} features on the fly in "
+              f"{write_set(scenes, network, out)}")  # fmt: skip
+        return
+    made = compute(scenes, network, out, device, batch_size)
+    print(f"{len(made)} scenes with {network.tokens} x {network.features} features in {made.directory}")
+
+
+def open_backbone(
+    backbone: str, weights: str | None, norm: Literal["after", "before"] = "after", protocol: Protocol = "paper"
+) -> "FrozenBackbone":
+    """The network that `--backbone` and `--weights` name."""
+    from slotnorm.data.backbones import encoder_backbone, timm_backbone
+
+    if backbone.startswith("run:") or backbone.endswith(".safetensors"):
+        return encoder_backbone(_slotnorm_model(backbone, weights), backbone, protocol, norm)
+    if weights is None:
+        raise UserError(f"--backbone {backbone} needs --weights: a .safetensors or .pth file, or hub to download them")
+    return timm_backbone(backbone, weights, norm, protocol)
+
+
+def _slotnorm_model(backbone: str, weights: str | None) -> Any:
+    if weights is not None:
+        raise UserError(f"--weights {weights} cannot be used with {backbone}, which has its own; leave it out")
+    if backbone.startswith("run:"):
+        from slotnorm.training.runs import Run
+
+        return Run.open(backbone.removeprefix("run:")).model()
+    from slotnorm.models.weights import load
+
+    return load(backbone)
+
+
+def inclusive(text: str, what: str) -> tuple[int, int]:
+    """`3:6` or `5` as (first, last), both included."""
+    match = re.fullmatch(r"(\d{1,9})(?::(\d{1,9}))?", text)
+    if match is None:
+        raise UserError(f"{what} {text!r} is not a range: write FIRST:LAST, as 3:6, or one number")
+    return int(match[1]), int(match[2] or match[1])
+
+
+DATA_VERBS: dict[str, Any] = {
+    "generate": generate,
+    "folder": folder,
+    "check": check,
+    "clevr": clevr,
+    "movi": movi,
+    "features": features,
+    "download": download,
+}

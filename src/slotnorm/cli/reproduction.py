@@ -1,0 +1,96 @@
+"""Everything for one figure or table: train what is missing, evaluate, report."""
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from slotnorm import experiments
+from slotnorm.config import Experiment
+from slotnorm.errors import UserError
+from slotnorm.report.contents import Report
+from slotnorm.report.writing import require_folder, write_report
+from slotnorm.studies.options import Training, chosen_norms, require_seeds
+from slotnorm.studies.run_evaluation import plan as plan_evaluation
+from slotnorm.studies.sweep import plan as plan_training
+from slotnorm.studies.sweep import require_success, sweep
+from slotnorm.training.experiment_scenes import require_built
+
+
+@dataclasses.dataclass(frozen=True)
+class Reproduction:
+    """What is asked for; None is what the study says."""
+
+    name: str
+    out: Path
+    norms: tuple[str, ...] | None = None
+    seeds: tuple[int, ...] | None = None
+    steps: int | None = None
+    scenes: int | None = None
+    slots: Sequence[int] | None = None
+    jobs: int | None = None
+    data: Path | None = None
+
+    @property
+    def runs(self) -> Path:
+        """Where the runs are trained."""
+        return self.out / "runs"
+
+    @property
+    def report(self) -> Path:
+        """Where the report goes."""
+        return self.out / "report"
+
+    def trainings(self) -> list[Training]:
+        """Every run that the figure or table shows."""
+        return [
+            Training(self._shortened(dataclasses.replace(study.experiment, norm=norm, seed=seed)), self.runs, self.data)
+            for study in studies_of(self.name)
+            for seed in self.seeds or study.seeds
+            for norm in self._norms(study)
+        ]
+
+    def _norms(self, study: experiments.Study) -> Sequence[str]:
+        return study.norms if self.norms is None else chosen_norms(self.norms)
+
+    def check(self) -> None:
+        """Refuse what cannot be, before hours are spent: numbers, sets that are not built, a folder of other things."""
+        if self.seeds is not None:
+            require_seeds(self.seeds)
+        for option, number in (("steps", self.steps), ("scenes", self.scenes), ("jobs", self.jobs)):
+            if number is not None and number < 1:
+                raise UserError(f"--{option} is {number}, but must be at least 1")
+        if self.slots is not None and (not self.slots or min(self.slots) < 1):
+            raise UserError("--slots needs FIRST:LAST with at least one slot, and the first not above the last")
+        require_folder(self.report)
+        transfer = experiments.transfers().get(self.name)
+        for study in studies_of(self.name):
+            require_built(study.experiment, study.tests if transfer is None else [transfer.test], self.data)
+
+    def _shortened(self, experiment: Experiment) -> Experiment:
+        if self.steps is None:
+            return experiment
+        return dataclasses.replace(experiment, recipe=dataclasses.replace(experiment.recipe, steps=self.steps))
+
+
+def studies_of(name: str) -> list[experiments.Study]:
+    """The studies whose runs a figure or table shows: its own, those beside it, or those that are transferred."""
+    if name in experiments.transfers():
+        return [experiments.study(one) for one in experiments.transfers()[name].studies]
+    own = experiments.study(name)
+    return [own] if own.beside is None else [experiments.study(own.beside), own]
+
+
+def reproduce(asked: Reproduction) -> Report:
+    """Train what is missing, score what is not scored, write the report to `out/report`; continues where it stopped."""
+    asked.check()
+    jobs = plan_training(asked.trainings())
+    sweep(jobs, asked.jobs or os.cpu_count() or 1)
+    require_success(jobs)
+    paths = [job.path for job in jobs]
+    transfer = experiments.transfers().get(asked.name)
+    slots = asked.slots if asked.slots or transfer is None else [transfer.slots]
+    dataset = None if transfer is None else transfer.test.name
+    for evaluation in plan_evaluation(paths, dataset, slots=slots, scenes=asked.scenes, data=asked.data):
+        evaluation.evaluate()
+    return write_report(paths, asked.report, data=asked.data)

@@ -1,0 +1,344 @@
+"""The verbs of the command line: each a few lines that call the library. Results go to stdout, progress to stderr."""
+
+import os
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from slotnorm.cli.data_verbs import DATA_VERBS, inclusive, open_backbone
+from slotnorm.errors import UserError, nearest
+from slotnorm.studies.options import parse_sweep, parse_training, reads_arguments
+
+if TYPE_CHECKING:
+    from slotnorm.slot_attention import SlotAttention
+
+
+def norms() -> None:
+    """List the normalizations: name, the paper's label and section, whether the codes keep the mass, formula."""
+    from slotnorm.normalization import formula, normalizations
+
+    table = [("name", "label", "where", "keeps mass", "update codes")]
+    for name, scheme in normalizations().items():
+        table.append((name, scheme.label, scheme.where, "yes" if scheme.keeps_mass else "no", formula(scheme)))
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for row in table:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def experiments() -> None:
+    """List the experiments: where in the paper, (O, K), steps, seeds, and hours a run."""
+    from slotnorm.experiments import listing
+
+    print(listing())
+
+
+@reads_arguments
+def train(arguments: list[str], prog: str) -> None:
+    """Start a run, or go on with it: slotnorm train NAME --norm batch_norm --seed 3."""
+    asked = parse_training(arguments, prog)
+    if asked is None:
+        return
+    from slotnorm.report.pictures import save_picture
+    from slotnorm.runtime import allocator
+    from slotnorm.training.loop import train
+
+    allocator.keep_freed_memory()
+    run = train(
+        asked.experiment, asked.into, data=asked.data, workers=asked.workers, draw=save_picture,
+        validate_slots=asked.validate_slots,
+    )  # fmt: skip
+    print(run.summary())
+
+
+@reads_arguments
+def sweep(arguments: list[str], prog: str) -> None:
+    """Train an experiment with several normalizations and seeds: plan, skip what is finished, run."""
+    asked = parse_sweep(arguments, prog)
+    if asked is None:
+        return
+    from slotnorm.studies.sweep import plan, report, require_success, sweep
+
+    jobs = plan(asked.trainings)
+    sweep(jobs, asked.jobs)
+    print(report(jobs))
+    require_success(jobs)
+
+
+def theory(run: Path | None = None, seed: int = 0) -> None:
+    """Measure the paper's propositions on random and on trained parameters, with residuals, in seconds.
+
+    Args:
+        run: a run's folder or a file of weights for the trained parameters (default: a layer trained on the spot)
+        seed: of the random parameters and inputs
+    """
+    from slotnorm.theory.checks import check_theory, compare_equal_slots, refusals
+    from slotnorm.theory.layers import train_layer
+    from slotnorm.theory.table import show
+
+    if run is None:
+        layer, losses = train_layer(seed)
+        trained = f"{len(losses)} steps on clustered tokens, loss {losses[0]:.2f} to {losses[-1]:.2f}"
+    else:
+        layer, trained = _layer_of(run), str(run)
+    checks, sentences = check_theory(layer, seed), refusals(seed)
+    show(checks, compare_equal_slots(layer, seed), sentences, trained)
+    if not (all(check.holds for check in checks) and all(sentences.values())):
+        sys.exit(1)
+
+
+def _layer_of(path: Path) -> "SlotAttention":
+    """The Slot Attention layer of a run's newest checkpoint or of a file of weights."""
+    from slotnorm.models.weights import read_tensors, unpack
+    from slotnorm.theory.layers import layer_from_state
+    from slotnorm.training.runs import Run
+
+    if path.is_dir():
+        return layer_from_state(Run.open(path).weights().tensors)
+    metadata, tensors = read_tensors(path)
+    return layer_from_state(unpack(path).tensors if "slotnorm" in metadata else tensors)  # ours carry a hash
+
+
+def evaluate(
+    runs: tyro.conf.Positional[tuple[Path, ...]],
+    dataset: str | None = None,
+    slots: str | None = None,
+    objects: str | None = None,
+    scenes: int | None = None,
+    data: Path | None = None,
+    csv: Path | None = None,
+    unfinished: bool = False,
+    batch_size: int = 64,
+) -> None:
+    """Score runs while the number of slots varies: one row per image, number of slots and metric, beside each run.
+
+    Args:
+        runs: folders of runs, or folders that hold them
+        dataset: a test set (clevr6, clevr10, movi-d, toy, ...) or a dataset (clevr: its widest set); unless given, the
+            test sets of each run's experiment
+        slots: FIRST:LAST, both included, or one number (default: the experiment's, 3:24; toy 2:16)
+        objects: FEWEST:MOST objects in a scene
+        scenes: how many are scored (default: the experiment's, 1280; toy 320)
+        data: folder of the built set, or of its splits, when it is not in the cache
+        csv: also write all rows here
+        unfinished: evaluate the newest checkpoint of runs that are still training, too
+        batch_size: scenes scored between two savings; changes no row
+    """
+    from slotnorm.evaluation.rows import Rows
+    from slotnorm.runtime import allocator
+    from slotnorm.studies.run_evaluation import describe, plan, read_binding
+
+    allocator.keep_freed_memory()
+    counts = None if objects is None else inclusive(objects, "objects")
+    jobs = plan(
+        runs, dataset, slots=_numbers(slots), objects=counts, scenes=scenes, data=data, unfinished=unfinished,
+        batch_size=batch_size,
+    )  # fmt: skip
+    found = []
+    for job in jobs:
+        found.append(job.evaluate())
+        print(describe(found[-1], read_binding(job.run.path)), flush=True)
+    if csv is not None:
+        Rows.concat(found).to_csv(csv)
+        print(f"rows: {csv}")
+
+
+def report(
+    runs: tyro.conf.Positional[tuple[Path, ...]],
+    out: Path = Path("report"),
+    data: Path | None = None,
+    models: bool = True,
+    rows: bool = True,
+) -> None:
+    """Draw the figures and tables of the paper from evaluated runs, with pictures, diagnostics and its claims.
+
+    Args:
+        runs: folders of runs, or folders that hold them
+        out: where the report goes; the same command writes the same files again
+        data: folder of the built set, or of its splits, when it is not in the cache
+        models: run the models for pictures and diagnostics that are not kept beside the runs yet
+        rows: write all rows as rows.csv.gz
+    """
+    from slotnorm.report.claims.checking import counted
+    from slotnorm.report.writing import write_report
+
+    made = write_report(runs, out, data=data, models=models, rows=rows)
+    claims = ", ".join(f"{count} {verdict}" for verdict, count in counted(made.outcomes).items() if count)
+    print(f"{len(made.runs)} runs in {len(made.sections)} sections; claims: {claims}")
+    print(f"report: {out / 'report.md'}")
+    print(f"page: {out / 'index.html'}")
+
+
+def reproduce(
+    name: tyro.conf.Positional[str],
+    out: Path | None = None,
+    norms: tuple[str, ...] | None = None,
+    seeds: tuple[int, ...] | None = None,
+    steps: int | None = None,
+    scenes: int | None = None,
+    slots: str | None = None,
+    jobs: int | None = None,
+    data: Path | None = None,
+) -> None:
+    """Everything for one figure or table of the paper: train what is missing, evaluate, report.
+
+    Args:
+        name: an experiment, as `slotnorm experiments` lists them, or movi-d
+        out: folder for runs/ and report/ (default: reproduce-NAME); the same command continues an interrupted one
+        norms: normalizations (default: the experiment's)
+        seeds: seeds (default: the experiment's)
+        steps: train for fewer steps than the recipe says
+        scenes: how many test scenes are scored (default: the experiment's)
+        slots: FIRST:LAST numbers of slots to evaluate, both included (default: the experiment's)
+        jobs: single-threaded trainings side by side (default: one a core)
+        data: folder of the built set, or of its splits, when it is not in the cache
+    """
+    from slotnorm.cli.reproduction import Reproduction, reproduce
+    from slotnorm.report.claims.checking import counted
+    from slotnorm.runtime import allocator
+
+    allocator.keep_freed_memory()
+    out = Path(f"reproduce-{name}") if out is None else out
+    made = reproduce(Reproduction(name, out, norms, seeds, steps, scenes, _numbers(slots), jobs, data))
+    claims = ", ".join(f"{count} {verdict}" for verdict, count in counted(made.outcomes).items() if count)
+    print(f"{len(made.runs)} runs in {len(made.sections)} sections; claims: {claims}")
+    print(f"report: {out / 'report' / 'report.md'}")
+
+
+def _numbers(slots: str | None) -> range | None:
+    if slots is None:
+        return None
+    first, last = inclusive(slots, "slots")
+    return range(first, last + 1)
+
+
+def segment(
+    image: tyro.conf.Positional[Path],
+    run: Path,
+    out: Path = Path("masks"),
+    slots: int | None = None,
+    seed: int = 0,
+    backbone: str | None = None,
+    weights: str | None = None,
+) -> None:
+    """Segment an image, or all of a folder, with a trained model: label map, overlay, cut-outs and a JSON each.
+
+    Args:
+        image: a PNG or JPEG file of any size, or a folder of them
+        run: a run's folder, or a .safetensors file that a run exported
+        out: where the results go, a folder for each image
+        slots: K (default: as in training)
+        seed: of the noise that slots start from; the same seed gives the same result
+        backbone: for models of features, the network that makes them: a name of timm, run:FOLDER or a .safetensors file
+        weights: of the backbone, a file or hub
+    """
+    from slotnorm.report.segmenter import Segmenter, load_model, segment
+
+    network = None if backbone is None else open_backbone(backbone, weights)
+    for line in segment(image, Segmenter(load_model(run), slots, seed, network), out):
+        print(line, flush=True)
+
+
+def demo(
+    out: Path = Path("slotnorm-demo"),
+    open_: Annotated[bool, tyro.conf.arg(name="open"), tyro.conf.FlagCreatePairsOff] = False,
+    scenes: int = 320,
+) -> None:
+    """See the paper's effect in a minute: trained models of each normalization with more and more slots; no network.
+
+    Args:
+        out: where the HTML page goes
+        open_: show the page in a browser
+        scenes: how many new scenes of each test set are looked at
+    """
+    import torch
+
+    from slotnorm.report.demo import open_page, prepare, run_demo, show_demo, write_demo_page
+    from slotnorm.runtime import allocator
+
+    allocator.keep_freed_memory()
+    torch.set_num_threads(1)  # on pictures this small a second thread waits more than it works
+    prepare(out)
+    found = run_demo(scenes)
+    show_demo(found)
+    page = write_demo_page(found, out)
+    print(f"page: {page}")
+    if open_ and not open_page(page):
+        print(f"no browser was found; open {page.resolve()} yourself", file=sys.stderr)
+
+
+VERBS: dict[str, Any] = {
+    "norms": norms,
+    "experiments": experiments,
+    "theory": theory,
+    "train": train,
+    "sweep": sweep,
+    "eval": evaluate,
+    "report": report,
+    "segment": segment,
+    "demo": demo,
+    "reproduce": reproduce,
+    "data": DATA_VERBS,
+}
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run the command line and exit: 0, 2 for a user's error, or what `errors.py` and the signals say."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        _load_plugins(arguments)
+        _dispatch(VERBS, arguments, ["slotnorm"])
+        sys.stdout.flush()
+    except UserError as error:
+        _fail(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:  # `slotnorm norms | head`: the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+
+
+def _fail(sentence: str, exit_code: int) -> None:
+    print(f"slotnorm: {sentence}", file=sys.stderr)
+    sys.exit(exit_code)
+
+
+def _dispatch(verbs: dict[str, Any], arguments: list[str], path: list[str]) -> None:
+    prog = " ".join(path)
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(_overview(verbs, prog))
+        return
+    name, *rest = arguments
+    if name not in verbs:
+        raise UserError(f"there is no {prog} {name!r}; {nearest(name, verbs)}")
+    verb = verbs[name]
+    if isinstance(verb, dict):
+        _dispatch(verb, rest, [*path, name])
+    elif getattr(verb, "reads_arguments", False):
+        verb(rest, f"{prog} {name}")
+    else:
+        tyro.cli(verb, args=rest, prog=f"{prog} {name}")
+
+
+def _overview(verbs: dict[str, Any], prog: str) -> str:
+    """The help of a group: one line a verb, from its docstring."""
+    lines = [f"usage: {prog} VERB ...   ({prog} VERB --help tells its options)", ""]
+    for name, verb in verbs.items():
+        summary = ", ".join(verb) if isinstance(verb, dict) else (verb.__doc__ or "").strip().splitlines()[0]
+        lines.append(f"  {name:<12} {summary}")
+    return "\n".join(lines)
+
+
+def _load_plugins(arguments: list[str]) -> None:
+    """Take every `--plugin FILE` out of the arguments and run the file: the user's own code, only when asked for."""
+    while (at := next((i for i, word in enumerate(arguments) if re.match("--plugin(=|$)", word)), None)) is not None:
+        _, given, path = arguments.pop(at).partition("=")
+        if not given and at < len(arguments):
+            path = arguments.pop(at)
+        if not path:
+            raise UserError("--plugin needs a Python file that defines a Normalization, as in --plugin my_norm.py")
+        from slotnorm.runtime.plugins import load_plugin
+
+        load_plugin(Path(path))

@@ -1,0 +1,160 @@
+"""What a run makes of a dozen test scenes at every K, kept beside the run: the material of pictures and pages."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn.functional import interpolate
+
+from slotnorm.data.scenes import Scenes
+from slotnorm.errors import DamagedFile
+from slotnorm.evaluation.decomposer import Decomposer
+from slotnorm.evaluation.label_maps import as_maps
+from slotnorm.models import SlotModel
+from slotnorm.storage import archives
+
+LARGEST_SIDE = 96  # pixels of what is kept: pictures are for the eye, and 24 slots of a dozen scenes add up
+_FORMAT = 1
+_SMALL_SIDE = 32  # up to this size reconstructions are kept for every K, above only where they are asked for
+_STEP = 5  # of 255: shares are kept in steps of two percent, which no eye can see, and the file stays small
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Some scenes of a set as one run sees them; pixels are uint8."""
+
+    run: str
+    norm: str
+    dataset: str
+    scenes: NDArray[np.int64]
+    """(n,): their numbers in the set."""
+    images: NDArray[np.uint8] | None
+    """(n, H, W, 3), where the set has images."""
+    labels: NDArray[np.uint8] | None
+    """(n, H, W), 0 is background; where the set has masks."""
+    masks: Mapping[int, NDArray[np.uint8]]
+    """K -> (n, K, h, w), in 255ths."""
+    reconstructions: Mapping[int, NDArray[np.uint8]]
+    """K -> (n, H, W, 3), for the K that have one."""
+    facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Hashes of weights and scenes, and whatever else was given."""
+
+    @property
+    def slots(self) -> list[int]:
+        return sorted(self.masks)
+
+    def save(self, path: Path) -> None:
+        """Write them sealed, as one .npz."""
+        record = {
+            "format": _FORMAT,
+            "run": self.run,
+            "norm": self.norm,
+            "dataset": self.dataset,
+            "facts": dict(self.facts),
+        }
+        arrays: dict[str, Any] = {"record": archives.as_text(record), "scenes": self.scenes}
+        arrays |= {"images": self.images, "labels": self.labels}
+        arrays |= {f"masks-{k}": masks for k, masks in self.masks.items()}
+        arrays |= {f"reconstruction-{k}": pixels for k, pixels in self.reconstructions.items()}
+        archives.write_arrays(path, {name: array for name, array in arrays.items() if array is not None})
+
+    @classmethod
+    def load(cls, path: Path) -> "Examples":
+        """Read a file of `save`; anything else than what was written is a DamagedFile."""
+        arrays = archives.read_arrays(path)
+        try:
+            record = archives.from_text(arrays["record"])
+            if record["format"] != _FORMAT:
+                raise ValueError(f"format {record['format']}")
+            by_slots: dict[str, dict[int, NDArray[np.uint8]]] = {"masks": {}, "reconstruction": {}}
+            for name, array in arrays.items():
+                kind, dash, number = name.partition("-")
+                if dash:
+                    by_slots[kind][int(number)] = array
+            return cls(
+                record["run"], record["norm"], record["dataset"], arrays["scenes"], arrays.get("images"),
+                arrays.get("labels"), by_slots["masks"], by_slots["reconstruction"], record["facts"],
+            )  # fmt: skip
+        except (ValueError, KeyError, TypeError) as error:
+            raise DamagedFile(
+                f"{path} is sealed but holds no examples ({error}); delete it and make it again"
+            ) from error
+
+
+def make_examples(
+    model: SlotModel,
+    scenes: Scenes,
+    slots: Iterable[int],
+    reconstruct_at: Iterable[int],
+    iterations: int | None = None,
+    **names: Any,
+) -> Examples:
+    """The masks of all the scenes for every K, and reconstructions at some (of small images at all).
+
+    `names` are run, norm, dataset and facts. The slots start from the noise of the evaluation.
+    """
+    decomposer = Decomposer(model, scenes, iterations)
+    groups = decomposer.groups(np.arange(len(scenes), dtype=np.int64))
+    in_colour = decomposer.field == "images"
+    wanted, small = set(reconstruct_at), decomposer.input_shape[0] <= _SMALL_SIDE
+    masks: dict[int, Any] = {k: [] for k in sorted({*slots, *wanted})}
+    reconstructions: dict[int, Any] = {k: [] for k in masks if in_colour and (small or k in wanted)}
+    with decomposer.evaluating():
+        for group in groups:
+            _, tokens = decomposer.encode(group)
+            present = torch.from_numpy(group >= 0)
+            for k in masks:
+                noise = decomposer.scene_noise(0, group, k)
+                found = decomposer.decompose(tokens, noise, reconstruct=k in reconstructions)
+                masks[k].append(_bytes(_shrunk(as_maps(found.masks[present]))))
+                if k in reconstructions and found.reconstruction is not None:
+                    pixels = (_shrunk(found.reconstruction[present]) + 1) / 2
+                    reconstructions[k].append(_bytes(pixels).transpose(0, 2, 3, 1))
+    order = np.argsort(np.concatenate([group[group >= 0] for group in groups]))
+
+    def gathered(parts: dict[int, Any]) -> dict[int, NDArray[np.uint8]]:
+        return {k: np.concatenate(part)[order] for k, part in parts.items() if part}
+
+    everything = np.arange(len(scenes))
+    images = None if scenes.images is None else _shrunk_images(scenes.read("images", everything))
+    labels = None if scenes.labels is None else _shrunk_labels(scenes.read("labels", everything))
+    kept = {k: (np.rint(shares / _STEP) * _STEP).astype(np.uint8) for k, shares in gathered(masks).items()}
+    return Examples(
+        scenes=scenes.index.copy(), images=images, labels=labels, masks=kept,
+        reconstructions=gathered(reconstructions), **names,
+    )  # fmt: skip
+
+
+def _bytes(shares: torch.Tensor) -> NDArray[np.uint8]:
+    values: NDArray[np.uint8] = (shares.float().clamp(0, 1) * 255).round().to(torch.uint8).cpu().numpy()
+    return values
+
+
+def _shrunk(maps: torch.Tensor) -> torch.Tensor:
+    """Maps (n, C, h, w) with sides of at most LARGEST_SIDE, by the mean over what falls together."""
+    side = max(maps.shape[-2:])
+    if side <= LARGEST_SIDE:
+        return maps
+    size = [max(1, round(length * LARGEST_SIDE / side)) for length in maps.shape[-2:]]
+    return interpolate(maps.float(), size, mode="area")
+
+
+def _shrunk_images(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    return _bytes(_shrunk(torch.from_numpy(images).permute(0, 3, 1, 2).float() / 255)).transpose(0, 2, 3, 1)
+
+
+def _shrunk_labels(labels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Every so-many-th pixel, since labels have no mean."""
+    side = max(labels.shape[-2:])
+    if side <= LARGEST_SIDE:
+        return labels
+    rows, columns = (
+        np.linspace(0, length - 1, max(1, round(length * LARGEST_SIDE / side))).round().astype(int)
+        for length in labels.shape[-2:]
+    )
+    return labels[:, rows][:, :, columns]

@@ -1,0 +1,271 @@
+"""Rows: one number of one image, number of slots and metric each; what evaluation writes and reports read.
+
+In memory -1 stands for an integer that a row does not have (`image` and `objects` of a metric of a whole set, training
+factors of a model without an experiment); in CSV such a cell is empty. A value that is not defined (F-ARI of an image
+without foreground) is NaN. Texts are held as numbers with a list of the texts beside them: millions of rows fit.
+
+Files are sealed: see `archives.py`.
+"""
+
+import csv
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from slotnorm.errors import DamagedFile, UserError, nearest
+from slotnorm.storage import archives, files
+from slotnorm.storage.archives import frozen
+
+MISSING = -1
+COLUMNS = (
+    "run", "norm", "train_objects", "train_slots", "seed", "dataset", "protocol", "image", "objects", "slots",
+    "iterations", "source", "metric", "value",
+)  # fmt: skip
+_TEXTS = ("run", "norm", "dataset", "protocol", "source", "metric")
+_INTEGERS: dict[str, Any] = {
+    "train_objects": np.int32, "train_slots": np.int32, "seed": np.int64, "image": np.int32, "objects": np.int32,
+    "slots": np.int32, "iterations": np.int32,
+}  # fmt: skip
+
+_FORMAT = 1
+
+
+class Rows:
+    """Columns of equal length, immutable: `Rows(norm="batch_norm", slots=[3, 4], value=[0.5, 0.6], ...)`.
+
+    Every column of COLUMNS may be given, as an array or as one value for all rows; texts default to "", integers to -1,
+    values to NaN. `header` says where the rows come from: protocol, hashes of weights and scenes, versions, noise seed.
+    """
+
+    def __init__(self, header: Mapping[str, Any] | None = None, **columns: Any) -> None:
+        for name in columns:
+            _require_column(name)
+        lengths = {len(value) for value in columns.values() if isinstance(value, _Texts) or np.ndim(value)}
+        if len(lengths) > 1:
+            raise UserError(f"columns of {sorted(lengths)} rows do not fit together; give each the same number")
+        self._length = lengths.pop() if lengths else int(bool(columns))
+        self._columns = {name: _column(name, columns.get(name), self._length) for name in COLUMNS}
+        self.header = dict(header or {})
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __repr__(self) -> str:
+        return f"Rows({len(self)} rows, metrics {', '.join(self.unique('metric'))})"
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        """One column as an array (n,): texts as str, integers as int64, values as float64."""
+        column = self._columns[_require_column(name)]
+        if isinstance(column, _Texts):
+            return column.array()
+        return column if name == "value" else frozen(column.astype(np.int64))
+
+    def codes(self, name: str) -> NDArray[Any]:
+        """One column as numbers (n,) that are equal where the column is: for grouping without making texts."""
+        column = self._columns[_require_column(name)]
+        return column.codes if isinstance(column, _Texts) else column
+
+    def unique(self, name: str) -> list[Any]:
+        """The different entries of a column, in the order of first appearance."""
+        column = self._columns[_require_column(name)]
+        entries, first = np.unique(self.codes(name), return_index=True)
+        ordered = entries[np.argsort(first)].tolist()
+        return [column.names[code] for code in ordered] if isinstance(column, _Texts) else ordered
+
+    def where(self, **wanted: Any) -> "Rows":
+        """The rows with these entries, each one or a collection: where(norm="batch_norm", slots=range(3, 8))."""
+        kept = np.ones(len(self), dtype=bool)
+        for name, entries in wanted.items():
+            column = self._columns[_require_column(name)]
+            alone = isinstance(entries, str) or not isinstance(entries, (Collection, np.ndarray))
+            several = [entries] if alone else list(entries)
+            if isinstance(column, _Texts):
+                chosen = [code for code, text in enumerate(column.names) if text in several]
+                kept &= np.isin(column.codes, chosen)
+            else:
+                kept &= np.isin(column, several)
+        return self.take(kept)
+
+    def take(self, rows: ArrayLike) -> "Rows":
+        """The rows at these positions, or where this mask is true."""
+        chosen = np.asarray(rows)
+        return Rows(self.header, **{name: column[chosen] for name, column in self._columns.items()})
+
+    def groups(self, *names: str) -> Iterator[tuple[tuple[Any, ...], "Rows"]]:
+        """Each combination of entries of these columns that occurs, with its rows in their order; sorted by entry."""
+        if not len(self):
+            return
+        keys = [_ordered_codes(self._columns[_require_column(name)]) for name in names]
+        order = np.lexsort(keys[::-1]) if keys else np.arange(len(self))
+        changes = np.zeros(len(self), dtype=bool)
+        for key in keys:
+            changes[1:] |= np.diff(key[order]) != 0
+        for rows in np.split(order, np.flatnonzero(changes)):
+            yield tuple(self._entry(name, int(rows[0])) for name in names), self.take(rows)
+
+    def with_columns(self, **columns: Any) -> "Rows":
+        """The same rows with some columns replaced."""
+        for name in columns:
+            _require_column(name)
+        return Rows(self.header, **{**self._columns, **columns})
+
+    def with_header(self, header: Mapping[str, Any]) -> "Rows":
+        """The same rows with another header."""
+        return Rows(header, **self._columns)
+
+    @staticmethod
+    def concat(parts: Iterable["Rows"], header: Mapping[str, Any] | None = None) -> "Rows":
+        """All rows of the parts, one after another."""
+        several = list(parts)
+        columns = {name: _joined([part._columns[name] for part in several]) for name in COLUMNS} if several else {}
+        return Rows(header, **columns)
+
+    def equals(self, other: "Rows") -> bool:
+        """Whether both hold the same rows in the same order, values to the last bit (NaN equals NaN)."""
+        return len(self) == len(other) and all(
+            np.array_equal(self[name].view(np.int64), other[name].view(np.int64))
+            if name == "value"
+            else np.array_equal(self[name], other[name])
+            for name in COLUMNS
+        )
+
+    def save(self, path: str | Path, header: Mapping[str, Any] | None = None) -> None:
+        """Write the rows, whole or not at all; `header` (default: the rows' own) must be plain JSON values."""
+        content = {"format": _FORMAT, "header": dict(self.header if header is None else header)}
+        arrays: dict[str, NDArray[Any]] = {"header": archives.as_text(content)}
+        for name, column in self._columns.items():
+            if isinstance(column, _Texts):
+                arrays[f"{name}_names"] = archives.as_text(column.names)
+                arrays[name] = column.codes
+            else:
+                arrays[name] = _shortest(column) if name == "value" else column
+        archives.write_arrays(Path(path), arrays)
+
+    @staticmethod
+    def load(path: str | Path) -> "Rows":
+        """Read a file of `save`; anything else than what was written is a DamagedFile."""
+        path = Path(path)
+        arrays = archives.read_arrays(path)
+        try:
+            content = archives.from_text(arrays["header"])
+            if content["format"] != _FORMAT:
+                raise UserError(
+                    f"{path} has rows in format {content['format']}, this slotnorm reads {_FORMAT}; evaluate anew"
+                )
+            columns: dict[str, Any] = {name: arrays[name] for name in COLUMNS}
+            for name in _TEXTS:
+                columns[name] = _Texts(arrays[name], archives.from_text(arrays[f"{name}_names"]))
+            return Rows(content["header"], **columns)
+        except (KeyError, ValueError, TypeError, IndexError, RecursionError) as error:
+            if isinstance(error, UserError):
+                raise
+            raise DamagedFile(f"{path} is sealed but holds no rows ({error}); evaluate the run again") from error
+
+    def to_csv(self, path: str | Path) -> None:
+        """Write the rows as CSV with a line of names; numbers so that they read back to the same bits."""
+        with files.replacing(Path(path)) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
+            self.write_csv(file)
+
+    def write_csv(self, file: TextIO, names: bool = True) -> None:
+        """Write the rows to an open file as `to_csv` does, with or without the line of names."""
+        columns = [
+            [_cell(entry) for entry in self[name].tolist()] if name in _INTEGERS else self[name].tolist()
+            for name in COLUMNS
+        ]
+        writer = csv.writer(file, lineterminator="\n")
+        if names:
+            writer.writerow(COLUMNS)
+        writer.writerows(zip(*columns, strict=True))
+
+    def _entry(self, name: str, row: int) -> Any:
+        column = self._columns[name]
+        return column.names[column.codes[row]] if isinstance(column, _Texts) else column[row].item()
+
+
+class _Texts:
+    """A column of texts: for each row the number of its text."""
+
+    def __init__(self, codes: NDArray[Any], names: list[str]) -> None:
+        if codes.ndim != 1 or codes.dtype.kind not in "iu":
+            raise ValueError("text codes are no column of integers")
+        if len(codes) and not 0 <= int(codes.min()) <= int(codes.max()) < len(names):
+            raise ValueError("a text code has no text")
+        if not all(isinstance(name, str) for name in names):
+            raise ValueError("a text is no text")
+        self.names = names
+        self.codes = frozen(codes.astype(np.int16 if len(names) < 1 << 15 else np.int32, copy=False))
+
+    @classmethod
+    def of(cls, texts: Any) -> "_Texts":
+        names: dict[str, int] = {}
+        codes = [names.setdefault(str(text), len(names)) for text in texts]
+        return cls(np.asarray(codes, dtype=np.int64), list(names))
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def __getitem__(self, rows: NDArray[Any]) -> "_Texts":
+        return _Texts(self.codes[rows], self.names)
+
+    def array(self) -> NDArray[Any]:
+        texts: NDArray[Any] = np.asarray(self.names or [""], dtype=str)[self.codes]
+        return frozen(texts)
+
+
+def _require_column(name: str) -> str:
+    if name not in COLUMNS:
+        raise UserError(f"rows have no column {name!r}; {nearest(name, COLUMNS)}")
+    return name
+
+
+def _column(name: str, given: Any, length: int) -> Any:
+    if name in _TEXTS:
+        if isinstance(given, _Texts):
+            return given
+        if given is None or isinstance(given, str):
+            return _Texts(np.zeros(length, dtype=np.int64), [given or ""])
+        return _Texts.of(np.asarray(given).tolist())
+    dtype = np.float64 if name == "value" else _INTEGERS[name]
+    missing = np.nan if name == "value" else MISSING
+    array = np.asarray(missing if given is None else given)
+    if array.ndim > 1 or (name != "value" and array.size and array.dtype.kind not in "iu"):
+        raise UserError(
+            f"the column {name} of rows takes {'numbers' if name == 'value' else 'integers'}, got {given!r}"
+        )
+    converted = array.astype(dtype)
+    if name != "value" and not np.array_equal(converted, array):
+        raise UserError(f"the column {name} of rows takes numbers up to {np.iinfo(_INTEGERS[name]).max}, got {given!r}")
+    return frozen(np.broadcast_to(converted, (length,)) if not array.ndim else converted)
+
+
+def _joined(columns: list[Any]) -> Any:
+    if not isinstance(columns[0], _Texts):
+        return np.concatenate(columns)
+    names: dict[str, int] = {}
+    parts = []
+    for column in columns:
+        numbers = np.asarray([names.setdefault(name, len(names)) for name in column.names], dtype=np.int32)
+        parts.append(numbers[column.codes] if len(numbers) else column.codes.astype(np.int32))
+    return _Texts(np.concatenate(parts), list(names))
+
+
+def _ordered_codes(column: Any) -> NDArray[Any]:
+    """Numbers in the order of the entries: texts by the alphabet."""
+    if not isinstance(column, _Texts):
+        return np.asarray(np.unique(column, return_inverse=True)[1])
+    ranks: NDArray[Any] = np.empty(len(column.names), dtype=np.int64)
+    ranks[np.argsort(np.asarray(column.names, dtype=str), kind="stable")] = np.arange(len(column.names))
+    return np.asarray(ranks[column.codes])
+
+
+def _shortest(values: NDArray[np.float64]) -> NDArray[Any]:
+    """As float32 where that loses nothing, which takes half the room."""
+    short = values.astype(np.float32)
+    return short if np.array_equal(short, values, equal_nan=True) else values
+
+
+def _cell(entry: int) -> int | str:
+    return "" if entry == MISSING else entry

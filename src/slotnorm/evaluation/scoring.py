@@ -1,0 +1,341 @@
+"""Scores of a model on scenes while the number of slots varies: one row per image, number of slots and metric.
+
+A group of scenes is encoded once and decomposed with every number of slots. A row depends on the weights, the scene,
+the number of slots, the iterations and the noise seed, and on nothing else: see `decomposing.py`.
+"""
+
+import dataclasses
+import hashlib
+import math
+import platform
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from slotnorm import __version__
+from slotnorm.data.scenes import Scenes, data_fingerprint
+from slotnorm.errors import NonFinite, UserError, nearest
+from slotnorm.evaluation import failed_runs
+from slotnorm.evaluation.decomposer import Decomposer
+from slotnorm.evaluation.label_maps import as_maps, comparable_labels, count_visible
+from slotnorm.evaluation.rows import MISSING, Rows
+from slotnorm.metrics import average_precision, labels_from_masks, segmentation_scores, squared_error
+from slotnorm.models import SetPredictor, SlotModel
+from slotnorm.models.property_targets import property_targets
+from slotnorm.storage import archives
+from slotnorm.storage.fingerprints import fingerprint
+from slotnorm.storage.serialization import digest, to_document
+
+SLOTS = range(3, 25)
+SOURCES = ("masks", "attention")
+DISTANCES = {"ap@inf": math.inf, "ap@1": 1.0, "ap@0.5": 0.5, "ap@0.25": 0.25, "ap@0.125": 0.125}
+
+_SEGMENTATION = ("visible", "f_ari", "ari", "mbo", "miou")
+_VERSION = 1  # of what rows mean: raised when any value changes, so that old ones are not mixed with new ones
+_SECONDS_A_PART = 20.0  # what an interruption may cost
+
+Advance = Callable[[int], object]
+
+
+def score(
+    model: SlotModel,
+    scenes: Scenes,
+    slots: Iterable[int] = SLOTS,
+    iterations: int | None = None,
+    *,
+    source: str | Sequence[str] = SOURCES,
+    seed: int = 0,
+    batch_size: int = 64,
+    dataset: str = "",
+    run: str = "",
+    advance: Advance | None = None,
+) -> Rows:
+    """Score a model on scenes with every number of slots: one row per image, K, source and metric.
+
+    `iterations` None is the experiment's own for evaluation. `source` is what is segmented by: masks (the decoder's),
+    attention, or both; a set predictor has its attention only, and average precision on top, in rows without image.
+    `seed` is the slot noise's. `batch_size` scenes are read and scored at a time, which changes no bit of any row.
+    `dataset` and `run` are names to put in the rows; `advance` is called with the number of scenes that are done.
+    """
+    evaluation = Evaluation(model, scenes, slots, iterations, source, seed)
+    everything = np.arange(len(scenes), dtype=np.int64)
+    parts = evaluation.parts(everything, evaluation.slots, batch_size, advance)
+    return evaluation.rows(Scores.concat(list(parts)), dataset, run)
+
+
+def judge(model: SlotModel, scenes: Scenes, slots: int | None = None, seed: int = 0) -> failed_runs.Binding:
+    """Whether the model binds to what is in the scenes, by the failed-run rule (docs/failed-runs.md).
+
+    It sees the first scenes of `scenes.sample`, all with the same initial slots; `slots` None is the training number.
+    """
+    if slots is None:
+        if model.experiment is None:
+            raise UserError("the model has no experiment that says its number of slots; give slots")
+        slots = model.experiment.slots
+    judged = scenes.sample(failed_runs.SCENES)
+    decomposer = Decomposer(model, judged)
+    labels, effective = [], []
+    with decomposer.evaluating():
+        noise = decomposer.common_noise(seed, slots)
+        for group in decomposer.groups(np.arange(len(judged), dtype=np.int64)):
+            _, tokens = decomposer.encode(group)
+            masks = as_maps(decomposer.decompose(tokens, noise, reconstruct=False).masks)[torch.from_numpy(group >= 0)]
+            labels.append(labels_from_masks(masks))
+            effective.append(failed_runs.effective_slots(masks))
+    return failed_runs.measure_labels(torch.cat(labels).cpu(), torch.cat(effective).cpu(), slots)
+
+
+@dataclasses.dataclass(frozen=True)
+class Scores:
+    """The scores of p pairs of a scene and a number of slots: what an interrupted sweep keeps."""
+
+    images: NDArray[np.int64]
+    """(p,): the scene's number in its container."""
+    slots: NDArray[np.int64]
+    """(p,)."""
+    values: NDArray[np.float32]
+    """(p, columns), the columns as `Evaluation.columns` names them."""
+    predictions: dict[int, NDArray[np.float32]]
+    """A set predictor's, (pairs with K slots, K, outputs) by K."""
+
+    @classmethod
+    def concat(cls, parts: Sequence["Scores"]) -> "Scores":
+        """All pairs of the parts (one or more), one after another."""
+        numbers = sorted({number for part in parts for number in part.predictions})
+        return cls(
+            np.concatenate([part.images for part in parts]),
+            np.concatenate([part.slots for part in parts]),
+            np.concatenate([part.values for part in parts]),
+            {
+                number: np.concatenate([part.predictions[number] for part in parts if number in part.predictions])
+                for number in numbers
+            },
+        )
+
+    def save(self, path: Path) -> None:
+        """Write them sealed."""
+        predictions = {f"predictions-{number}": found for number, found in self.predictions.items()}
+        arrays: dict[str, NDArray[Any]] = {"images": self.images, "slots": self.slots, "values": self.values}
+        archives.write_arrays(path, {**arrays, **predictions})
+
+    @classmethod
+    def load(cls, path: Path) -> "Scores":
+        """Read a file of `save`."""
+        arrays = archives.read_arrays(path)
+        predictions = {int(name.partition("-")[2]): array for name, array in arrays.items() if "-" in name}
+        return cls(arrays["images"], arrays["slots"], arrays["values"], predictions)
+
+
+class Evaluation:
+    """What is asked of a model: which scenes, numbers of slots, iterations, sources and noise; arguments as `score`."""
+
+    def __init__(
+        self,
+        model: SlotModel,
+        scenes: Scenes,
+        slots: Iterable[int] = SLOTS,
+        iterations: int | None = None,
+        source: str | Sequence[str] = SOURCES,
+        seed: int = 0,
+    ) -> None:
+        self.model, self.scenes, self.seed = model, scenes, seed
+        self.slots = _checked_slots(slots)
+        self.decomposer = Decomposer(model, scenes, iterations)
+        self.decomposer.require_memory(max(self.slots))
+        self.sources = _checked_sources(source, model)
+        self._is_set_predictor = isinstance(model, SetPredictor)
+        segmented = [(name, metric) for name in self.sources for metric in _SEGMENTATION if scenes.labels is not None]
+        reconstructed = [("masks", "l2")] if "masks" in self.sources else []
+        self.columns = (*segmented, *reconstructed)
+        self._ranks = self._is_set_predictor and bool(scenes.properties)
+        if not self.columns and not self._ranks:
+            raise UserError(
+                f"{scenes.directory} has neither masks nor properties to compare with, and {', '.join(self.sources)} "
+                "is all that is asked: give a set with masks"
+            )
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """All that the values of a pair of scene and number of slots depend on."""
+        experiment = self.model.experiment
+        return {
+            "version": _VERSION,
+            "weights": fingerprint(self.model.state_dict()),
+            "scenes": data_fingerprint(self.scenes),
+            "protocol": "paper" if experiment is None else experiment.recipe.protocol,
+            "iterations": self.decomposer.iterations,
+            "noise_seed": self.seed,
+            "sources": list(self.sources),
+            "metrics": sorted({metric for _, metric in self.columns}),
+        }
+
+    @property
+    def header(self) -> dict[str, Any]:
+        """What rows say of where they come from."""
+        experiment = self.model.experiment
+        images = np.sort(self.scenes.index).astype("<i8").tobytes()
+        identity = self.identity
+        return {
+            **identity,
+            "identity": digest(identity),
+            "num_scenes": len(self.scenes),
+            "images": hashlib.sha256(images).hexdigest(),
+            "experiment": None if experiment is None else to_document(experiment),
+            "versions": {
+                "slotnorm": __version__,
+                "torch": torch.__version__,
+                "numpy": np.__version__,
+                "python": platform.python_version(),
+            },
+            "threads": torch.get_num_threads(),
+            "device": self.decomposer.device.type,
+        }
+
+    def parts(
+        self,
+        positions: NDArray[np.int64],
+        slots: Sequence[int],
+        batch_size: int = 64,
+        advance: Advance | None = None,
+    ) -> Iterator[Scores]:
+        """Score the scenes at `positions`, about `batch_size` scenes or 20 seconds at a time."""
+        if batch_size < 1:
+            raise UserError(f"batch_size is {batch_size}; it must be at least 1")
+        groups = self.decomposer.groups(positions)
+        while groups:
+            part, started, scored = [], time.monotonic(), 0
+            while groups and scored < batch_size and time.monotonic() - started < _SECONDS_A_PART:
+                group = groups.pop(0)
+                part.append(self._score_group(group, slots))
+                scored += (many := int((group >= 0).sum()))
+                if advance is not None:
+                    advance(many)
+            yield Scores.concat(part)
+
+    def rows(self, scores: Scores, dataset: str = "", run: str = "", slots: Sequence[int] | None = None) -> Rows:
+        """The rows of these scenes for some numbers of slots (None: all), from scores that hold every pair."""
+        parts = [self._rows_of(scores, number) for number in (self.slots if slots is None else slots)]
+        experiment = self.model.experiment
+        factors: dict[str, Any] = {"norm": self.model.slot_attention.normalization.name}
+        if experiment is not None:
+            most = MISSING if experiment.max_objects is None else experiment.max_objects
+            factors = {
+                "norm": experiment.norm,
+                "train_objects": most,
+                "train_slots": experiment.slots,
+                "seed": experiment.seed,
+            }
+        together = Rows.concat(parts, self.header)
+        return together.with_columns(
+            run=run,
+            dataset=dataset,
+            protocol=self.identity["protocol"],
+            iterations=self.decomposer.iterations,
+            **factors,
+        )
+
+    def _rows_of(self, scores: Scores, number: int) -> Rows:
+        chosen = np.flatnonzero(scores.slots == number)
+        order = np.argsort(scores.images[chosen], kind="stable")
+        found = order[np.searchsorted(scores.images[chosen][order], self.scenes.index)]
+        counted = bool(self.scenes.manifest["objects"])
+        counts = self.scenes.counts if counted else np.full(len(self.scenes), MISSING)
+        many, width = len(self.scenes), len(self.columns)
+        rows = Rows(
+            image=np.repeat(self.scenes.index, width),
+            objects=np.repeat(counts, width),
+            slots=np.full(many * width, number),
+            source=[source for source, _ in self.columns] * many,
+            metric=[metric for _, metric in self.columns] * many,
+            value=scores.values[chosen[found]].reshape(-1),
+        )
+        if not self._ranks:
+            return rows
+        precisions = self._average_precisions(scores.predictions[number][found])
+        ranked = Rows(slots=number, source="attention", metric=list(DISTANCES), value=precisions)
+        return Rows.concat([rows, ranked])
+
+    def _average_precisions(self, predictions: NDArray[np.float32]) -> list[float]:
+        order = np.argsort(self.scenes.index, kind="stable")  # of equal confidences the first counts first
+        properties = {name: torch.from_numpy(values[order]) for name, values in self.scenes.properties.items()}
+        targets = property_targets(properties, self.identity["protocol"])
+        ranked = torch.from_numpy(predictions[order])
+        return [float(average_precision(ranked, targets, distance)) for distance in DISTANCES.values()]
+
+    def _score_group(self, group: NDArray[np.int64], slots: Sequence[int]) -> Scores:
+        present = group >= 0
+        images = self.scenes.index[group[present]]
+        shape = (len(slots), len(images), len(self.columns))
+        values = np.empty(shape, np.float32)  # seven digits: files of half the size
+        predictions: dict[int, NDArray[np.float32]] = {}
+        with self.decomposer.evaluating():
+            inputs, tokens = self.decomposer.encode(group)
+            labels = None
+            if self.scenes.labels is not None:
+                labels = self.decomposer.read("labels", group).to(inputs.device)
+            for row, number in zip(values, slots, strict=True):
+                noise = self.decomposer.scene_noise(self.seed, group, number)
+                found, predicted = self._measure(inputs, labels, tokens, noise)
+                for column, name in enumerate(self.columns):
+                    row[:, column] = found[name].double().cpu().numpy()[present]
+                if predicted is not None:
+                    predictions[number] = predicted.float().cpu().numpy()[present]
+        if ("masks", "l2") in self.columns and not np.isfinite(values[..., self.columns.index(("masks", "l2"))]).all():
+            raise NonFinite(f"the reconstruction of a scene among {images.tolist()} is not finite; check the weights")
+        return Scores(
+            np.tile(images, len(slots)),
+            np.repeat(np.asarray(slots, dtype=np.int64), len(images)),
+            values.reshape(-1, len(self.columns)),
+            predictions,
+        )
+
+    def _measure(
+        self, inputs: Tensor, labels: Tensor | None, tokens: Tensor, noise: Tensor
+    ) -> tuple[dict[tuple[str, str], Tensor], Tensor | None]:
+        """Every column of a group (at_once,), and a set predictor's predictions (at_once, K, outputs)."""
+        segmented: dict[str, Tensor] = {}
+        found: dict[tuple[str, str], Tensor] = {}
+        predictions = None
+        if self._is_set_predictor:
+            decomposition = self.decomposer.decompose(tokens, noise, reconstruct=False)
+            segmented["attention"] = decomposition.masks
+            predictions = decomposition.predictions if self._ranks else None
+        elif "masks" in self.sources:
+            decomposition = self.decomposer.decompose(tokens, noise, reconstruct=True)
+            segmented = {"masks": decomposition.masks, "attention": decomposition.attention}
+            if decomposition.reconstruction is not None:
+                found["masks", "l2"] = squared_error(decomposition.reconstruction, inputs)
+        else:
+            segmented["attention"] = self.decomposer.attend(tokens, noise)
+        if labels is not None:
+            for source in self.sources:
+                true, predicted = comparable_labels(segmented[source], labels)
+                scores = {"visible": count_visible(true), **segmentation_scores(true, predicted)}
+                found |= {(source, metric): values for metric, values in scores.items()}
+        return found, predictions
+
+
+def _checked_slots(slots: int | Iterable[int]) -> tuple[int, ...]:
+    numbers = dict.fromkeys([slots] if isinstance(slots, int) else slots)
+    if not numbers or any(number != int(number) or number < 1 for number in numbers):
+        raise UserError(f"slots are {list(numbers)}; give one whole number or more, each at least 1, as range(3, 25)")
+    return tuple(int(number) for number in numbers)
+
+
+def _checked_sources(source: str | Sequence[str], model: SlotModel) -> tuple[str, ...]:
+    asked = (source,) if isinstance(source, str) else tuple(source)
+    for name in asked:
+        if name not in SOURCES:
+            raise UserError(f"there is no source {name!r}; {nearest(name, SOURCES)}")
+    available = ("attention",) if isinstance(model, SetPredictor) else SOURCES
+    kept = tuple(name for name in available if name in asked)
+    if not kept:
+        raise UserError(f"a set predictor has no decoder and so no {', '.join(asked)}; ask for attention")
+    return kept

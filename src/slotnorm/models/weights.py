@@ -1,0 +1,108 @@
+"""A model's weights in one safetensors file that names its experiment and notices damage; it cannot run code."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors import torch as safetensors_torch
+from torch import Tensor, nn
+
+from slotnorm import __version__
+from slotnorm.config import Experiment
+from slotnorm.errors import DamagedFile, NonFinite, UserError
+from slotnorm.models.building import build
+from slotnorm.storage import files
+from slotnorm.storage.fingerprints import fingerprint
+from slotnorm.storage.serialization import canonical, digest, from_document, to_document
+
+_FORMAT = 1
+_KEY = "slotnorm"
+
+
+@dataclasses.dataclass(frozen=True)
+class Weights:
+    """What a weights file holds: the state dict, the experiment that made it, the step, and free facts about it."""
+
+    tensors: dict[str, Tensor]
+    experiment: Experiment
+    step: int
+    facts: dict[str, Any]
+
+
+def pack(weights: Weights) -> bytes:
+    """The file's bytes: the tensors under their own names, and a sealed description with a hash over all of them."""
+    require_finite(weights.tensors)
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.tensors.items()}
+    description = {
+        "format": _FORMAT,
+        "slotnorm": __version__,
+        "step": weights.step,
+        "experiment": to_document(weights.experiment),
+        "facts": weights.facts,
+        "sha256_of_tensors": fingerprint(tensors),
+    }
+    text = canonical(description).decode()
+    return safetensors_torch.save(tensors, metadata={_KEY: text, "sha256_of_description": digest(description)})
+
+
+def unpack(path: Path) -> Weights:
+    """Read a file of `pack`; a damaged or foreign one is refused with the reason."""
+    metadata, tensors = read_tensors(path)
+    if _KEY not in metadata:
+        raise UserError(f"{path} holds tensors but no experiment: it was not written by slotnorm; use run.export(...)")
+    try:
+        description = json.loads(metadata[_KEY])
+        whole = digest(description) == metadata.get("sha256_of_description")
+        whole = whole and description["sha256_of_tensors"] == fingerprint(tensors)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DamagedFile(f"{path} is damaged: its description cannot be read ({error})") from error
+    if not whole:
+        raise DamagedFile(f"{path} is damaged: its content is not what was written; get it again")
+    if description["format"] != _FORMAT:
+        raise UserError(
+            f"{path} has format {description['format']}, this slotnorm reads {_FORMAT}: install a newer one"
+        )
+    experiment = from_document(Experiment, description["experiment"])
+    return Weights(tensors, experiment, description["step"], description["facts"])
+
+
+def read_tensors(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """Metadata and tensors of any safetensors file."""
+    if not path.is_file():
+        raise UserError(f"there is no file {path}; run.export({path.name!r}) writes one")
+    try:
+        with safe_open(path, framework="pt") as file:
+            return file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError) as error:
+        raise DamagedFile(f"{path} is damaged or no safetensors file ({error})") from error
+
+
+def require_finite(tensors: dict[str, Tensor]) -> None:
+    """Refuse to go on with a NaN or infinite tensor."""
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not tensor.isfinite().all():
+            raise NonFinite(f"{name} is not finite and is not saved; lower recipe.learning-rate and resume")
+
+
+def restore(weights: Weights, path: Path) -> nn.Module:
+    """The model of an experiment with these weights, in evaluation mode and with its `experiment` attached."""
+    model = build(weights.experiment)
+    try:
+        model.load_state_dict(weights.tensors)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"{path} does not fit the model of its experiment: {reason}") from error
+    return model.eval()
+
+
+def load(path: str | Path) -> nn.Module:
+    """The model in a weights file, ready to evaluate; `model.experiment` says what it was trained for and how."""
+    return restore(unpack(Path(path)), Path(path))
+
+
+def export(weights: Weights, path: Path, card: str) -> None:
+    """Write the weights and, beside them, the model card (Markdown, `path` with the suffix .md)."""
+    sha256 = files.write(path, pack(weights))
+    files.write(path.with_suffix(".md"), f"{card}\nSHA-256 of `{path.name}`: `{sha256}`\n".encode())

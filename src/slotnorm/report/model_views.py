@@ -1,0 +1,186 @@
+"""Pictures and diagnostics need models: they are run once, and what they gave is kept beside the run.
+
+`RUN/examples/SET.npz` and `RUN/diagnosis/SET.npz` are used when they belong to the weights that were evaluated; else
+they are made, if the run's weights (its newest checkpoint, or an exported file in its folder) and the scenes are there.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from slotnorm.data.scenes import Scenes
+from slotnorm.errors import DamagedFile, UserError
+from slotnorm.evaluation.diagnosis import VERSION, diagnose
+from slotnorm.evaluation.examples import Examples, make_examples
+from slotnorm.evaluation.rows import Rows
+from slotnorm.experiments import evaluation_sets
+from slotnorm.models import SlotModel, weights
+from slotnorm.report.diagnostics import Diagnostics, diagnostics
+from slotnorm.report.pictures import Illustration, illustrate
+from slotnorm.report.reading import experiment_of
+from slotnorm.report.scores import RunScores
+from slotnorm.report.sections import Section
+from slotnorm.storage.fingerprints import fingerprint
+from slotnorm.training.experiment_scenes import evaluation_scenes
+from slotnorm.training.runs import Run
+
+EXAMPLES, DIAGNOSIS = "examples", "diagnosis"
+_PICTURED = 12
+_DIAGNOSED = 64  # scenes: means over them are steady to a few percent, and little is decoded
+_DIAGNOSED_SMALL = 320  # of small images, which are quick: all that were evaluated, so that F-ARI is that of the tables
+_SMALL_SIDE = 32
+_DIAGNOSED_SLOTS = 8  # numbers of slots, evenly over those evaluated
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Inspector:
+    """Makes what a report shows of models themselves; `run_models` False only reads what was kept."""
+
+    run_models: bool = True
+    data: Path | None = None
+    """Folder of the built set, or of its splits, when it is not in the cache."""
+
+    def illustrate(self, section: Section) -> tuple[Illustration | None, list[str]]:
+        """Examples of the median run of each normalization on the set with the most objects, and what is missing."""
+        if not section.sets:
+            return None, []
+        dataset, notes, found = section.sets[-1], [], []
+        slots = section.slots(dataset)
+        for norm in section.norms:
+            run = median_run(section, norm)
+            try:
+                found.append(self._examples(run, dataset, slots, section))
+            except UserError as error:
+                notes.append(f"No pictures of {run.name}: {error}.")
+        scenes = {tuple(one.scenes.tolist()) for one in found}
+        if len(scenes) > 1:
+            return None, [*notes, f"No pictures of {section.title}: its runs' examples are of different scenes."]
+        return (illustrate(found, section.train_slots) if found else None), notes
+
+    def diagnose(self, section: Section) -> tuple[Diagnostics | None, list[str]]:
+        """Measurements of every run on the set with the fewest objects, and what is missing."""
+        if not section.sets:
+            return None, []
+        dataset, notes, found = section.sets[0], [], []
+        slots = spaced(section.slots(dataset), _DIAGNOSED_SLOTS)
+        for run in section.everyone:
+            try:
+                found.append(self._diagnosis(run, dataset, slots))
+            except UserError as error:
+                notes.append(f"No diagnostics of {run.name}: {error}.")
+        return (diagnostics(section.title, found) if found else None), notes
+
+    def _examples(self, run: RunScores, dataset: str, slots: Sequence[int], section: Section) -> Examples:
+        path = Path(run.facts["path"]) / EXAMPLES / f"{dataset}.npz"
+        shown = {section.train_slots, section.object_slots, section.high_slots} & set(slots)
+
+        def make() -> Examples:
+            model = self._model(run)
+            facts = {"weights": run.facts["weights"], "scenes": run.facts["scenes"][dataset]["scenes"]}
+            names: dict[str, Any] = {"run": run.name, "norm": run.norm, "dataset": dataset, "facts": facts}
+            made = make_examples(model, self._scenes(run, dataset, _PICTURED), slots, shown, **names)
+            return self._keep(path, made, made.save)
+
+        def stale(kept: Examples) -> str:
+            return "" if kept.facts.get("weights") == run.facts["weights"] else "belongs to other weights"
+
+        return self._kept(path, Examples.load, stale, make)
+
+    def _diagnosis(self, run: RunScores, dataset: str, slots: Sequence[int]) -> Rows:
+        path = Path(run.facts["path"]) / DIAGNOSIS / f"{dataset}.npz"
+
+        def make() -> Rows:
+            model = self._model(run)
+            factors: dict[str, Any] = {
+                "run": run.name, "norm": run.norm, "seed": run.seed, "train_objects": run.train_objects,
+                "dataset": dataset, "protocol": run.protocol,
+            }  # fmt: skip
+            scenes = self._scenes(run, dataset, _DIAGNOSED_SMALL)
+            if scenes.images is None or max(scenes.images.shape[1:3]) > _SMALL_SIDE:
+                scenes = scenes[:_DIAGNOSED]
+            rows = diagnose(model, scenes, slots, run.train_slots, **factors)
+            rows = rows.with_header({**rows.header, "weights": run.facts["weights"]})
+            return self._keep(path, rows, rows.save)
+
+        def stale(kept: Rows) -> str:
+            if kept.header.get("weights") != run.facts["weights"]:
+                return "belongs to other weights"
+            version = kept.header.get("version", 1)  # the first did not say
+            return "" if version == VERSION else f"is a diagnosis of version {version}, this slotnorm makes {VERSION}"
+
+        return self._kept(path, Rows.load, stale, make)
+
+    def _kept(self, path: Path, load: Callable[[Path], T], stale: Callable[[T], str], make: Callable[[], T]) -> T:
+        """What is kept at `path`, if it is whole and `stale` has nothing to say against it; made anew otherwise, where
+        models may be run."""
+        if path.is_file():
+            try:
+                kept = load(path)
+                if not (objection := stale(kept)):
+                    return kept
+                reason = f"{path} {objection}"
+            except DamagedFile as error:
+                reason = str(error)
+        else:
+            reason = f"{path} was not made yet"
+        if not self.run_models:
+            raise UserError(f"{reason}, and models are not run")
+        return make()
+
+    def _keep(self, path: Path, made: T, save: Callable[[Path], None]) -> T:
+        """Keep what was made for the next report; a folder that cannot be written to is no reason not to show it."""
+        try:
+            save(path)
+        except UserError as error:
+            print(f"note: {error}; it is shown all the same, and made again next time", file=sys.stderr)
+        return made
+
+    def _model(self, run: RunScores) -> SlotModel:
+        """The run's model, of the weights that its rows were made with."""
+        folder = Path(run.facts["path"])
+        exported = sorted(folder.glob("*.safetensors"))
+        if (folder / "checkpoints").is_dir():
+            model = Run.open(folder).model()
+        elif exported:
+            model = weights.load(exported[0])
+        else:
+            raise UserError(f"{folder} has neither checkpoints nor exported weights")
+        assert isinstance(model, SlotModel)
+        if fingerprint(model.state_dict()) != run.facts["weights"]:
+            raise UserError(
+                f"the weights in {folder} are not those that were evaluated; run `slotnorm eval {folder}` again"
+            )
+        return model
+
+    def _scenes(self, run: RunScores, dataset: str, num: int) -> Scenes:
+        """The first scenes of those that the run was evaluated on."""
+        experiment = experiment_of(run)
+        if experiment is None:
+            raise UserError(f"the rows of {run.name} do not say its experiment")
+        if (test := evaluation_sets().get(dataset)) is None:
+            raise UserError(f"{dataset} is no registered test set, so its scenes cannot be found again")
+        total = run.facts["scenes"][dataset]["num_scenes"] or num
+        return evaluation_scenes(experiment, test.dataset, test.objects, total, self.data)[:num]
+
+
+def median_run(section: Section, norm: str) -> RunScores:
+    """The run with the median F-ARI at the training K on the first set, of those that did not fail: not the best."""
+    runs = [run for run in section.of(norm) if not run.failed] or section.of(norm)
+    source = section.source("f_ari")
+
+    def f_ari(run: RunScores) -> float:
+        value = run.mean(section.sets[0], "f_ari", section.train_slots, source=source).value
+        return value if value == value else -1.0
+
+    return sorted(runs, key=f_ari)[(len(runs) - 1) // 2]
+
+
+def spaced(numbers: Sequence[int], most: int) -> list[int]:
+    """At most `most` of the numbers, evenly, the first and the last among them."""
+    if len(numbers) <= most:
+        return list(numbers)
+    return [numbers[round(index * (len(numbers) - 1) / (most - 1))] for index in range(most)]

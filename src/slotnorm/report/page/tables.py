@@ -1,0 +1,175 @@
+"""Tables of the page: scores, claims, failed runs and provenance as HTML."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from slotnorm.report.appearance import looks, measure
+from slotnorm.report.claims.checking import Outcome, counted
+from slotnorm.report.contents import SectionContents
+from slotnorm.report.page.markup import Markup, element, joined
+from slotnorm.report.page.panels import css_class, number
+from slotnorm.report.sections import Section
+from slotnorm.report.tables import Cell, Table, at_slots, decimals_of
+
+_VERDICTS = {"agrees": "yes", "agrees as far as run": "partly", "differs": "no", "not run": "open"}  # -> css class
+_GLANCE = ("f_ari", "ari", "l2", "ap@0.5")
+
+
+def draw_table(table: Table) -> Markup:
+    """Median ± maximal deviation; a part's best underlined, the best of all bold, the paper's numbers below ours."""
+    heads = [element("th", measure(m).label, " ", measure(m).arrow, scope="col") for m in table.metrics]
+    head = element("tr", element("th", "", scope="col"), element("th", "runs", scope="col"), *heads)
+    bodies = []
+    for part in table.parts:
+        rows = [
+            element("tr", element("th", part.title, scope="colgroup", colspan=2 + len(table.metrics)), class_="part")
+        ]
+        for line in part.lines:
+            cells = [element("td", _cell(cell, decimals_of(table, i))) for i, cell in enumerate(line.cells)]
+            name = element("th", line.label, scope="row", class_=css_class(line.norm))
+            rows.append(element("tr", name, element("td", line.runs), *cells))
+        bodies.append(element("tbody", *rows))
+    words = table.caption + (" Below them the paper's numbers." if table.has_paper else "")
+    words += " Underlined: the best of a part" + ("; bold: the best of all." if table.bold else ".")
+    return wide(element("table", element("caption", words), element("thead", head), *bodies), table.caption)
+
+
+def _cell(cell: Cell, decimals: int) -> Markup:
+    if not cell.spread.runs:
+        shown = joined(["–"])
+    else:
+        shown = joined([f"{cell.spread.median:.{decimals}f}"])
+        shown = element("b", shown) if cell.best_of_all else shown
+        if cell.spread.runs > 1:
+            shown = joined([shown, element("small", f" ± {cell.spread.deviation:.{decimals}f}")])
+        shown = element("u", shown) if cell.best_in_section else shown
+    if cell.paper is None:
+        return shown
+    return joined([shown, element("br"), element("small", f"{cell.paper.median:.3f} ± {cell.paper.deviation:.3f}")])
+
+
+def draw_glance(section: Section, shown: Section) -> Markup | None:
+    """What becomes of each variant between the training K and a high K, on the set with few objects."""
+    start, end = section.nearest_slots(section.train_slots), section.high_slots
+    metrics = [metric for metric in _GLANCE if metric in section.metrics()]
+    if start == end or not metrics or not section.sets:
+        return None
+    dataset, rows = section.sets[0], []
+    for norm, look in looks(section.norms).items():
+        cells = []
+        for metric in metrics:
+            before, after = (at_slots(shown, norm, metric, dataset, slots).median for slots in (start, end))
+            worse = (before - after) * (1 if measure(metric).higher_is_better else -1) > 0
+            known = after == after and before == before
+            change = f"{after - before:+.{measure(metric).decimals}f}".replace("-", "−") if known else ""
+            cells.append(element(
+                "td", number(before, metric), " → ", element("b", number(after, metric)), " ",
+                element("small", change, class_="worse" if worse else "better"),
+            ))  # fmt: skip
+        rows.append(element("tr", element("th", look.label, scope="row", class_=css_class(norm)), *cells))
+    heads = [element("th", measure(m).label, " ", measure(m).arrow, scope="col") for m in metrics]
+    caption = f"From {start} slots, as in training, to {end} slots, on {dataset}; medians over runs."
+    head = element("thead", element("tr", element("th", "", scope="col"), *heads))
+    return wide(element("table", element("caption", caption), head, element("tbody", *rows), class_="glance"), caption)
+
+
+def draw_claims(outcomes: Sequence[Outcome]) -> Markup:
+    """Every claim of the paper with what became of it; those that were not run together at the end."""
+    totals = counted(outcomes)
+    badges = [element("li", _badge(verdict), f" {count}") for verdict, count in totals.items() if count]
+    ran = [outcome for outcome in outcomes if outcome.verdict != "not run"]
+    missing = [outcome for outcome in outcomes if outcome.verdict == "not run"]
+    parts: list[Markup] = [element("ul", *badges, class_="verdicts"), *map(_claim, ran)]
+    if missing:
+        names = [element("li", f"{one.claim.number}. {one.claim.statement}") for one in missing]
+        summary = element("summary", _badge("not run"), f" {len(missing)} claims that these runs cannot decide")
+        parts.append(element("details", summary, element("ul", *names, class_="findings")))
+    return joined(parts)
+
+
+def _claim(outcome: Outcome) -> Markup:
+    scale = f"Scale: {outcome.scale}. Runs: {outcome.section}."
+    head = [_badge(outcome.verdict), " ", element("span", f"{outcome.claim.number}. {outcome.claim.statement}")]
+    findings = []
+    for finding in outcome.findings:
+        verdict = {True: "agrees", False: "differs", None: "not run"}[finding.holds]
+        findings.append(
+            element("li", _badge(verdict), f" {finding.words}: ", element("span", finding.numbers, class_="numbers"))
+        )
+    kept = None
+    if outcome.with_failed is not None:
+        kept = element("p", "With failed runs kept: ", _badge(outcome.with_failed))
+    body = [element("p", scale, class_="quiet"), element("ul", *findings, class_="findings"), kept]
+    return element("details", element("summary", *head), *body, class_="claim")
+
+
+def _badge(verdict: str) -> Markup:
+    return element("span", verdict, class_=f"badge {_VERDICTS[verdict]}")
+
+
+def draw_apart(contents: SectionContents) -> Markup | None:
+    """Scenes that the headline numbers leave out, where there are any."""
+    shown = [one for one in contents.apart if one.few or one.undefined]
+    if not shown:
+        return None
+    labels, rows = looks(one.norm for one in shown), []
+    for one in shown:
+        cells = (one.dataset, one.scored, one.undefined, one.few, number(one.f_ari_of_few, "f_ari"))
+        name = element("th", labels[one.norm].label, scope="row", class_=css_class(one.norm))
+        rows.append(element("tr", name, *(element("td", cell) for cell in cells)))
+    heads = ("", "set", "scenes in the scores", "without F-ARI", "fewer than two visible objects", "F-ARI of those")
+    head = element("tr", *(element("th", words, scope="col") for words in heads))
+    caption = f"Scenes apart, at {contents.section.train_slots} slots"
+    table = element("table", element("caption", caption), element("thead", head), element("tbody", *rows))
+    return element("details", element("summary", "Scenes that the scores leave out"), wide(table, caption))
+
+
+def draw_list(sentences: Sequence[str]) -> Markup | None:
+    """Notes, or nothing."""
+    return element("ul", *(element("li", words) for words in sentences), class_="notes quiet") if sentences else None
+
+
+def draw_runs(provenance: Iterable[Mapping[str, Any]]) -> Markup:
+    """Every run: what the failed-run rule says of it, on which statistics, and where its rows come from."""
+    rows, details = [], []
+    for run in provenance:
+        judged = {None: "not asked", False: "binds", True: "failed"}[run["failed"]]
+        binding = run.get("binding") or {}
+        reason = f": {binding['reason']}" if run["failed"] and binding.get("reason") else ""
+        statistics = ", ".join(f"{name} {value:.3g}" for name, value in binding.items() if isinstance(value, float))
+        rows.append(element(
+            "tr", element("th", run["run"], scope="row", class_=css_class(run["norm"])), element("td", run["seed"]),
+            element("td", judged, reason, class_="failed" if run["failed"] else None), element("td", statistics),
+        ))  # fmt: skip
+        details.append(element("details", element("summary", run["run"]), draw_facts(run)))
+    heads = [element("th", words, scope="col") for words in ("run", "seed", "failed-run rule", "its statistics")]
+    caption = "Every run, and what the failed-run rule says of it"
+    head = element("thead", element("tr", *heads))
+    return joined(
+        [wide(element("table", element("caption", caption), head, element("tbody", *rows)), caption), *details]
+    )
+
+
+def draw_facts(facts: Mapping[str, Any]) -> Markup:
+    """Names and values, nested ones by dotted names."""
+    pairs = [(element("dt", name), element("dd", value)) for name, value in _flat(facts)]
+    return element("dl", *(part for pair in pairs for part in pair))
+
+
+def _flat(facts: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    for name, value in facts.items():
+        if value is None:
+            continue
+        if isinstance(value, Mapping):
+            found += _flat(value, f"{prefix}{name}.")
+        elif isinstance(value, list | tuple):
+            found.append((f"{prefix}{name}", ", ".join(map(str, value))))
+        else:
+            found.append((f"{prefix}{name}", str(value)))
+    return found
+
+
+def wide(table: Markup, label: str) -> Markup:
+    """A table that scrolls by itself where the screen is narrow, also by keyboard."""
+    return element("div", table, class_="wide", tabindex="0", role="region", aria_label=label)

@@ -1,0 +1,255 @@
+"""One picture in, masks out: what a trained model makes of images of any size, as files that other programs read.
+
+An image is scaled to the square that the model takes, whatever its proportions; the masks are scaled back bilinearly
+and the largest wins, so that every pixel of the input belongs to one slot. The slots start from noise that depends on
+the seed and the number of slots alone: the same command gives the same files.
+"""
+
+import io
+import json
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from slotnorm import __version__
+from slotnorm.data.backbones import FrozenBackbone
+from slotnorm.data.batches import to_images
+from slotnorm.data.image_files import read_image
+from slotnorm.errors import UserError
+from slotnorm.evaluation.label_maps import as_maps, scaled_labels
+from slotnorm.models import FeatureAutoencoder, SlotModel, weights
+from slotnorm.report.coloring import palette
+from slotnorm.report.safe_names import file_name
+from slotnorm.runtime import randomness
+from slotnorm.runtime.progress import Progress
+from slotnorm.storage import files
+from slotnorm.storage.fingerprints import fingerprint
+from slotnorm.training.runs import Run
+
+ENDINGS = (".png", ".jpg", ".jpeg")
+MOST_SLOTS = 256  # a label map has 8 bits
+_OVERLAY = 0.5  # share of the slots' colours
+_COMPRESSION = 1  # of 9: photographs get hardly smaller with more, and encoding is nearly all of the time
+_RECORD = "slots.json"
+_CUT_OUT = re.compile(r"slot-\d{3}\.png")
+
+
+@dataclass(frozen=True)
+class Segmentation:
+    """What a model makes of one image."""
+
+    image: Image.Image
+    """As it was read: 8-bit RGB, upright."""
+    labels: NDArray[np.uint8]
+    """(H, W): the slot of every pixel of the input."""
+    masses: NDArray[np.float64]
+    """(K,): the attention of each slot, summed over tokens; all slots together have the number of tokens."""
+    tokens: int
+    scaled_to: int
+    """Side of the square that the model saw."""
+
+    def slots(self) -> list[dict[str, Any]]:
+        """For each slot its area in pixels, its share of the image, attention mass, and box (None when it is empty)."""
+        areas = np.bincount(self.labels.reshape(-1), minlength=len(self.masses))
+        return [
+            {
+                "slot": slot, "area": int(area), "share": float(area / self.labels.size),
+                "attention_mass": float(mass), "box": _box(self.labels == slot) if area else None,
+            }
+            for slot, (area, mass) in enumerate(zip(areas, self.masses, strict=True))
+        ]  # fmt: skip
+
+
+def _box(inside: NDArray[np.bool_]) -> list[int]:
+    """Left, top, right and bottom of the pixels inside, right and bottom being the first outside."""
+    rows, columns = np.flatnonzero(inside.any(axis=1)), np.flatnonzero(inside.any(axis=0))
+    return [int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1]
+
+
+class Segmenter:
+    """A model that is asked for `num_slots` slots, with noise of `seed`; `backbone` where it takes features."""
+
+    def __init__(
+        self, model: SlotModel, num_slots: int | None = None, seed: int = 0, backbone: FrozenBackbone | None = None
+    ) -> None:
+        if num_slots is None:
+            if model.experiment is None:
+                raise UserError("the model has no experiment that says its number of slots; give num_slots")
+            num_slots = model.experiment.slots
+        if not 1 <= num_slots <= MOST_SLOTS:
+            raise UserError(f"{num_slots} slots are not possible: a label map of 8 bits takes 1 to {MOST_SLOTS}")
+        self.model, self.num_slots, self.seed = model.eval(), num_slots, seed
+        self.device = next(model.parameters()).device
+        self.backbone = _checked_backbone(model, backbone)
+        self.size: int = self.backbone.size if self.backbone else model.encoder.size  # type: ignore[assignment]
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """What a result depends on besides the image."""
+        experiment = self.model.experiment
+        return {
+            "slotnorm": __version__,
+            "weights": fingerprint(self.model.state_dict()),
+            "norm": self.model.slot_attention.normalization.name,
+            "train_slots": experiment.slots if experiment else None,
+            "num_slots": self.num_slots,
+            "seed": self.seed,
+            "backbone": self.backbone.provenance if self.backbone else None,
+        }
+
+    def __call__(self, image: Image.Image) -> Segmentation:
+        """Segment an image of any size."""
+        scaled = image.resize((self.size, self.size), Image.Resampling.BILINEAR)
+        pixels = torch.from_numpy(np.asarray(scaled).copy())[None]
+        keys: list[tuple[int, ...]] = [(self.num_slots,)]
+        noise = randomness.slot_noise(self.seed, "segment", keys, self.num_slots, self.model.slot_attention.dim)
+        with torch.inference_mode():
+            found = self.model(self._inputs(pixels), noise=torch.from_numpy(noise).to(self.device), reconstruct=False)
+            labels = scaled_labels(as_maps(found.masks).cpu(), image.height, image.width)[0]
+            masses = found.attention[0].double().sum(dim=1).cpu()
+        return Segmentation(image, labels.to(torch.uint8).numpy(), masses.numpy(), found.attention.shape[-1], self.size)
+
+    def _inputs(self, pixels: Tensor) -> Tensor:
+        if self.backbone is None:
+            return to_images(pixels, self.device)
+        features: Tensor = self.backbone(pixels).half().float()  # stored features have half precision
+        return features.to(self.device)
+
+
+def _checked_backbone(model: SlotModel, backbone: FrozenBackbone | None) -> FrozenBackbone | None:
+    if not isinstance(model, FeatureAutoencoder):
+        if backbone is not None:
+            raise UserError("this model takes images themselves: leave out --backbone")
+        return None
+    wanted = (model.encoder.tokens, model.encoder.features)
+    if backbone is None:
+        raise UserError(
+            f"this model takes features, {wanted[0]} x {wanted[1]} an image, and no images: name the network that "
+            "makes them, as in --backbone vit_base_patch8_224.dino --weights FILE"
+        )
+    if (backbone.tokens, backbone.features) != wanted:
+        raise UserError(
+            f"the backbone gives {backbone.tokens} x {backbone.features} features and the model takes {wanted[0]} x "
+            f"{wanted[1]}: name the one it was trained with"
+        )
+    return backbone
+
+
+def load_model(path: str | Path) -> SlotModel:
+    """The model of a run's folder (its newest checkpoint) or of a file of weights."""
+    path = Path(path)
+    if not path.exists():
+        raise UserError(f"there is no {path}; a model is a run's folder, or a .safetensors file that a run exported")
+    if path.is_dir():
+        run = Run.open(path)
+        model = run.model()
+        if not run.finished:
+            steps = f"step {run.step} of {run.experiment.recipe.steps}"
+            print(f"note: {path} is still training; its newest checkpoint is used, {steps}", file=sys.stderr)
+    else:
+        model = weights.load(path)
+    assert isinstance(model, SlotModel)
+    return model
+
+
+def segment(source: str | Path, segmenter: Segmenter, out: str | Path) -> Iterator[str]:
+    """Segment an image, or every image of a folder, into OUT/NAME; yields a line on each that is done.
+
+    An image that cannot be read does not keep the others from being done; all such are named at the end.
+    """
+    source, out = Path(source), Path(out)
+    images = _images(source)
+    if source.is_file():
+        yield _segment_one(source, segmenter, out / _names(images)[0])
+        return
+    failures = []
+    with Progress("images", len(images)) as progress:
+        for path, name in zip(images, _names(images), strict=True):
+            try:
+                yield _segment_one(path, segmenter, out / name)
+            except UserError as error:
+                failures.append(str(error))
+            progress.advance(note=path.name)
+    if failures:
+        raise UserError(f"{len(failures)} of {len(images)} images could not be segmented: {'; '.join(failures)}")
+
+
+def _segment_one(path: Path, segmenter: Segmenter, folder: Path) -> str:
+    found = segmenter(read_image(path))
+    save(found, folder, {"image": path.name, **segmenter.settings})
+    width, height, side = found.image.width, found.image.height, found.scaled_to
+    scaled = "" if (width, height) == (side, side) else f", scaled to {side}x{side} for the model"
+    used = len(np.unique(found.labels))
+    return f"{path.name}: {width}x{height}{scaled}; {used} of {len(found.masses)} slots hold pixels: {folder}"
+
+
+def save(found: Segmentation, folder: Path, facts: dict[str, Any]) -> None:
+    """Write labels.png, overlay.png, a cut-out of each slot that has pixels, and slots.json, which is the last."""
+    slots, earlier = found.slots(), _earlier(folder)
+    colors = np.rint(palette(np.arange(1, len(slots) + 1)) * 255).astype(np.uint8)
+    labels = Image.fromarray(found.labels)  # a palette makes it show colours; its values stay the slots' numbers
+    labels.putpalette(colors.tobytes())
+    files.write(folder / "labels.png", _png(labels))
+    files.write(folder / "overlay.png", _png(Image.blend(found.image, labels.convert("RGB"), _OVERLAY)))
+    for slot in slots:
+        if slot["box"] is not None:
+            slot["file"] = f"slot-{slot['slot']:03}.png"
+            files.write(folder / slot["file"], _png(_cut_out(found, slot)))
+    record = {
+        **facts, "width": found.image.width, "height": found.image.height, "scaled_to": [found.scaled_to] * 2,
+        "tokens": found.tokens, "slots": slots,
+    }  # fmt: skip
+    files.write(folder / _RECORD, (json.dumps(record, indent=1, ensure_ascii=False) + "\n").encode())
+    for path in earlier:
+        if path.name not in {slot.get("file") for slot in slots}:
+            path.unlink(missing_ok=True)
+
+
+def _earlier(folder: Path) -> list[Path]:
+    """Cut-outs of an earlier segmentation in the same folder."""
+    if not (folder / _RECORD).is_file():
+        return []
+    return [path for path in folder.iterdir() if _CUT_OUT.fullmatch(path.name)]
+
+
+def _cut_out(found: Segmentation, slot: dict[str, Any]) -> Image.Image:
+    """The slot's pixels inside its box, everything else transparent and black: nothing of it is left in the file."""
+    left, top, right, bottom = slot["box"]
+    inside = Image.fromarray((found.labels[top:bottom, left:right] == slot["slot"]).astype(np.uint8) * 255)
+    cut = Image.new("RGBA", inside.size)
+    cut.paste(found.image.crop((left, top, right, bottom)), mask=inside)
+    return cut
+
+
+def _images(source: Path) -> list[Path]:
+    if source.is_dir():
+        found = sorted(path for path in source.iterdir() if path.suffix.lower() in ENDINGS and path.is_file())
+        if not found:
+            raise UserError(f"{source} holds no image; those that end in {', '.join(ENDINGS)} are read")
+        return found
+    if not source.exists():
+        raise UserError(f"there is no image or folder {source}")
+    return [source]
+
+
+def _names(images: Sequence[Path]) -> list[str]:
+    """A folder for each image: its name without the ending, and with it where two would share the folder."""
+    stems = [file_name(path.stem) for path in images]
+    names = [stem if stems.count(stem) == 1 else file_name(path.name) for stem, path in zip(stems, images, strict=True)]
+    return [name if names.count(name) == 1 else f"{name}-{number}" for number, name in enumerate(names)]
+
+
+def _png(image: Image.Image) -> bytes:
+    content = io.BytesIO()
+    image.save(content, "PNG", compress_level=_COMPRESSION)
+    return content.getvalue()

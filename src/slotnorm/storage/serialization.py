@@ -1,0 +1,138 @@
+"""Frozen dataclasses as JSON and back, strictly; and sealed JSON files that know when they were damaged."""
+
+import dataclasses
+import hashlib
+import json
+import math
+import types
+import typing
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+
+from slotnorm.errors import DamagedFile, UserError, nearest
+from slotnorm.storage import files
+
+T = TypeVar("T")
+
+_MOST_BYTES = 1 << 22  # our documents are a few kilobytes; a larger one is not ours and is not parsed
+
+
+def to_document(value: Any) -> Any:
+    """A frozen dataclass as plain JSON values; one that has a `kind` says it, so that a union can be told apart."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        document = {field.name: to_document(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {"kind": value.kind, **document} if hasattr(value, "kind") else document
+    if isinstance(value, tuple):
+        return [to_document(entry) for entry in value]
+    return value
+
+
+def from_document(kind: type[T], document: Any, where: str = "") -> T:
+    """The dataclass `kind` from `to_document`'s output; an unknown, missing or mistyped field is refused by name."""
+    return typing.cast(T, _read(kind, document, where or kind.__name__.lower()))
+
+
+def _read(kind: Any, document: Any, where: str) -> Any:
+    origin = get_origin(kind)
+    if origin is Literal:
+        if document not in get_args(kind):
+            raise UserError(f"{where} is {document!r}; {nearest(str(document), map(str, get_args(kind)))}")
+        return document
+    if origin in (Union, types.UnionType):
+        return _read_union(kind, document, where)
+    if origin is tuple:
+        return _read_tuple(kind, document, where)
+    if dataclasses.is_dataclass(kind):
+        return _read_dataclass(kind, document, where)
+    if kind is float and isinstance(document, int) and not isinstance(document, bool):
+        return float(document)
+    if type(document) is not kind or (kind is float and not math.isfinite(document)):
+        raise UserError(f"{where} is {document!r}, but it must be a {'finite ' * (kind is float)}{kind.__name__}")
+    return document
+
+
+def _read_union(kind: Any, document: Any, where: str) -> Any:
+    members = [member for member in get_args(kind) if member is not type(None)]
+    if document is None and len(members) < len(get_args(kind)):
+        return None
+    if len(members) == 1:
+        return _read(members[0], document, where)
+    kinds = {member.kind: member for member in members}
+    name = document.get("kind") if isinstance(document, dict) else None
+    if name not in kinds:
+        raise UserError(f"{where}.kind is {name!r}; {nearest(str(name), kinds)}")
+    return _read(kinds[name], document, where)
+
+
+def _read_tuple(kind: Any, document: Any, where: str) -> Any:
+    members = get_args(kind)
+    if not isinstance(document, list):
+        raise UserError(f"{where} is {document!r}, but it must be a list")
+    if members[-1] is Ellipsis:
+        members = (members[0],) * len(document)
+    if len(members) != len(document):
+        raise UserError(f"{where} has {len(document)} entries, but it must have {len(members)}")
+    return tuple(
+        _read(member, entry, f"{where}[{i}]") for i, (member, entry) in enumerate(zip(members, document, strict=True))
+    )
+
+
+def _read_dataclass(kind: Any, document: Any, where: str) -> Any:
+    if not isinstance(document, dict):
+        raise UserError(f"{where} is {document!r}, but it must be an object with named fields")
+    given = dict(document)
+    if hasattr(kind, "kind") and (name := given.pop("kind", None)) != kind.kind:
+        raise UserError(f"{where}.kind is {name!r}, but it must be {kind.kind!r}")
+    known = {field.name: field for field in dataclasses.fields(kind)}
+    for name in given:
+        if name not in known:
+            raise UserError(f"{where} has no field {name!r}; {nearest(name, known)}")
+    if missing := [name for name in known if name not in given]:
+        raise UserError(f"{where} lacks the field {missing[0]!r}")
+    hints = typing.get_type_hints(kind)
+    return kind(**{name: _read(hints[name], value, f"{where}.{name}") for name, value in given.items()})
+
+
+def differences(old: Any, new: Any, where: str = "") -> list[tuple[str, Any, Any]]:
+    """Where two documents differ: (dotted field name, old value, new value)."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        names = [*old, *(name for name in new if name not in old)]
+        found = [differences(old.get(name), new.get(name), f"{where}.{name}".lstrip(".")) for name in names]
+        return [difference for one in found for difference in one]
+    return [] if old == new else [(where, old, new)]
+
+
+def canonical(content: Any) -> bytes:
+    """The one way a document is written for hashing: sorted keys, no spaces, no NaN."""
+    return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def digest(content: Any) -> str:
+    """SHA-256 of a document, in hexadecimal."""
+    return hashlib.sha256(canonical(content)).hexdigest()
+
+
+def _sealed(content: dict[str, Any]) -> bytes:
+    return json.dumps({**content, "sha256_of_this": digest(content)}, indent=2, allow_nan=False).encode() + b"\n"
+
+
+def write_sealed(path: Path, content: dict[str, Any]) -> None:
+    """Write a document with its own SHA-256 inside, atomically."""
+    files.write(path, _sealed(content))
+
+
+def read_sealed(path: Path) -> dict[str, Any]:
+    """Read a document of `write_sealed`; anything else than what was written is a `DamagedFile`."""
+    if not path.is_file():
+        raise DamagedFile(f"{path} is missing")
+    if (size := path.stat().st_size) > _MOST_BYTES:
+        raise DamagedFile(f"{path} is {size} bytes long: not a document of slotnorm")
+    written = path.read_bytes()
+    try:
+        content = json.loads(written)
+        whole = isinstance(content, dict) and content.pop("sha256_of_this", None) and _sealed(content) == written
+    except (ValueError, RecursionError) as error:
+        raise DamagedFile(f"{path} is not the JSON that was written ({error})") from error
+    if not whole:
+        raise DamagedFile(f"{path} is not what was written: its seal does not match")
+    return typing.cast(dict[str, Any], content)

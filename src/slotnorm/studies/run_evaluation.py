@@ -1,0 +1,329 @@
+"""Rows of runs: which are there, which are missing, and making those; they live in RUN/rows, a file a set and K.
+
+An evaluation goes through the scenes once for all numbers of slots, and keeps what it has every few seconds in
+RUN/rows/.unfinished: a killed one goes on from there. Finished rows are sealed files; what is there is not made again.
+"""
+
+import dataclasses
+import math
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slotnorm.data import load
+from slotnorm.data.scenes import Scenes
+from slotnorm.errors import DamagedFile, UserError
+from slotnorm.evaluation import failed_runs
+from slotnorm.evaluation.rows import MISSING, Rows
+from slotnorm.evaluation.scoring import DISTANCES, SLOTS, Evaluation, Scores, judge
+from slotnorm.experiments import EvaluationSet, Study, evaluation_set, evaluation_sets, studies
+from slotnorm.models import SlotModel
+from slotnorm.runtime.progress import Progress
+from slotnorm.storage import files
+from slotnorm.storage.serialization import read_sealed, write_sealed
+from slotnorm.training.experiment_scenes import evaluation_scenes, require_features_of
+from slotnorm.training.runs import Run, find
+
+_SCENES = 1280  # the protocol's number, where a study does not say its own
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """One run on one set."""
+
+    run: Run
+    test: EvaluationSet
+    scenes: Scenes
+    slots: tuple[int, ...]
+    batch_size: int = 64
+
+    @property
+    def folder(self) -> Path:
+        return self.run.path / "rows"
+
+    def ask(self) -> Evaluation:
+        """The run's model, asked about the scenes."""
+        model = self.run.model()
+        assert isinstance(model, SlotModel)
+        return Evaluation(model, self.scenes, self.slots)
+
+    def path(self, number: int) -> Path:
+        """Where the rows with this many slots are."""
+        return self.folder / f"{self.test.name}-{number:02}.npz"
+
+    def evaluate(self) -> Rows:
+        """The rows with every number of slots: those that are there, and the others made."""
+        with files.Lock(self.folder):
+            evaluation = self.ask()
+            header = evaluation.header
+            self._remove_other_weights(header)
+            found = {number: self._finished(number, header) for number in self.slots}
+            missing = [number for number, rows in found.items() if rows is None]
+            if missing:
+                scores = self._score(evaluation, missing, header)
+                for number in missing:
+                    rows = evaluation.rows(scores, self.test.name, self.run.name, [number])
+                    rows.save(self.path(number))
+                    found[number] = rows
+            self._remove_parts()
+            self._judge(evaluation, header)
+        return Rows.concat([rows for rows in found.values() if rows is not None], header)
+
+    def _remove_parts(self) -> None:
+        """Also those of an interrupted evaluation that asked for something else: they would never be used."""
+        parts = self.folder / ".unfinished"
+        for leftover in parts.glob(f"{self.test.name}@*"):
+            shutil.rmtree(leftover)
+        if parts.is_dir() and not any(parts.iterdir()):
+            parts.rmdir()
+
+    def _finished(self, number: int, header: dict[str, Any]) -> Rows | None:
+        """The rows that are there, if they are what is asked for, or of more scenes than asked for."""
+        path = self.path(number)
+        if not path.is_file():
+            return None
+        try:
+            rows = Rows.load(path)
+        except DamagedFile as damage:
+            _say(f"note: {damage}: making it now")
+            return None
+        if rows.header["identity"] != header["identity"]:
+            _say(f"note: {path} was made otherwise (protocol, iterations or scenes); making it anew")
+            return None
+        if rows.header["images"] == header["images"]:
+            return rows
+        if set(self.scenes.index.tolist()) <= set(rows["image"].tolist()):
+            _say(f"note: {path} has {rows.header['num_scenes']} scenes, with the {len(self.scenes)} asked for: kept")
+            return rows
+        return None
+
+    def _score(self, evaluation: Evaluation, missing: Sequence[int], header: dict[str, Any]) -> Scores:
+        """Score what is missing, going on from what an interrupted evaluation has left."""
+        folder = self.folder / ".unfinished" / f"{self.test.name}@{header['identity'][:16]}"
+        parts = list(_load_parts(folder))
+        number = max((int(path.stem) for path in folder.glob("*.npz")), default=0)
+        work = list(self._work(parts, missing))
+        total = len(missing) * len(self.scenes)
+        left = sum(len(positions) * len(numbers) for positions, numbers in work)
+        with Progress(f"{self.run.name} on {self.test.name}, K {_span(missing)}", total, total - left) as progress:
+            for positions, numbers in work:
+                advance = _Advance(progress, len(numbers))
+                for part in evaluation.parts(positions, numbers, self.batch_size, advance):
+                    number += 1
+                    part.save(folder / f"{number:06}.npz")
+                    parts.append(part)
+        return Scores.concat(parts)
+
+    def _work(
+        self, parts: Sequence[Scores], missing: Sequence[int]
+    ) -> Iterator[tuple[NDArray[np.int64], tuple[int, ...]]]:
+        """Positions of scenes and the numbers of slots they lack."""
+        lacking = np.ones((len(self.scenes), len(missing)), dtype=bool)
+        for part in parts:
+            for column, number in enumerate(missing):
+                lacking[:, column] &= ~np.isin(self.scenes.index, part.images[part.slots == number])
+        for pattern in np.unique(lacking, axis=0):
+            if pattern.any():
+                numbers = tuple(number for number, lacks in zip(missing, pattern, strict=True) if lacks)
+                yield np.flatnonzero((lacking == pattern).all(axis=1)), numbers
+
+    def _remove_other_weights(self, header: dict[str, Any]) -> None:
+        """Rows of another training step would be mixed with the new ones in a report."""
+        for path in sorted(self.folder.glob("*.npz")):
+            try:
+                old = Rows.load(path).header["weights"]
+            except DamagedFile:
+                continue  # named when its set is evaluated or reported
+            if old != header["weights"]:
+                _say(f"note: {path} has rows of other weights ({old[:12]}) and is removed")
+                path.unlink()
+
+    def _judge(self, evaluation: Evaluation, header: dict[str, Any]) -> None:
+        """Judge the run by the failed-run rule, on its own set with few objects where that is evaluated."""
+        planned = _study_of(self.run)
+        own = planned.tests[0].name if planned else ""
+        known = read_binding(self.run.path)
+        current = known is not None and (known["rule"], known["weights"]) == (failed_runs.RULE, header["weights"])
+        if known is not None and current and (known["dataset"] == own or self.test.name != own):
+            return
+        if len(self.scenes) < 2:
+            _say(f"note: one scene is too few to judge by the failed-run rule whether {self.run.name} binds")
+            return
+        found = judge(evaluation.model, self.scenes)
+        judged = {
+            "rule": failed_runs.RULE, "failed": found.failed, "reason": found.reason, **dataclasses.asdict(found),
+            "dataset": self.test.name, "num_scenes": min(len(self.scenes), failed_runs.SCENES),
+            "slots": self.run.experiment.slots, "weights": header["weights"],
+        }  # fmt: skip
+        write_sealed(self.folder / "binding.json", judged)
+
+
+def plan(
+    paths: Iterable[str | Path],
+    dataset: str | None = None,
+    *,
+    slots: Iterable[int] | None = None,
+    objects: tuple[int, int] | None = None,
+    scenes: int | None = None,
+    data: str | Path | None = None,
+    unfinished: bool = False,
+    batch_size: int = 64,
+) -> list[Job]:
+    """What to evaluate: the runs at `paths` (each a run or a folder of runs) on a set; nothing is computed yet.
+
+    `dataset` None is the test sets of the run's study; else a set's name (clevr6), or a dataset's (clevr: its widest
+    set); with `data`, a folder, any name will do. `objects` (fewest, most) filters. `scenes` is how many are scored
+    and `slots` the numbers of slots; None is what the study says. Runs that are still training are left out,
+    unless `unfinished`.
+    """
+    asked = None if slots is None else tuple(slots)
+    runs = _finished_runs(find(paths), unfinished)
+    jobs = []
+    for run in runs:
+        numbers = _slots(run) if asked is None else asked
+        for test in _tests(run, dataset, objects, data):
+            job = Job(run, test, _open_scenes(run, test, objects, scenes, data), numbers, batch_size)
+            job.ask()  # refuses what cannot be, before hours are spent
+            jobs.append(job)
+    return jobs
+
+
+def describe(rows: Rows, judged: dict[str, Any] | None) -> str:
+    """The rows of one run on one set, for people: means over the scenes with two or more visible objects, by K."""
+    names = [(source, metric) for (source, metric), _ in rows.groups("source", "metric") if metric != "visible"]
+    names.sort(key=lambda name: (name[0] != "masks", name[1].startswith("ap@"), _METRICS.index(name[1])))
+    lines = [("K", *(f"{metric} ({source})" for source, metric in names))]
+    for (number,), part in rows.groups("slots"):
+        lines.append((str(number), *(f"{_mean(part, *name):.4f}" for name in names)))
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    table = ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines]
+    run, dataset = rows.unique("run")[0], rows.unique("dataset")[0]
+    return "\n".join([f"{run} on {dataset}: {_counts(rows)}{_verdict(judged)}", *table])
+
+
+_METRICS = ("f_ari", "ari", "mbo", "miou", "l2", *DISTANCES)
+
+
+def _mean(rows: Rows, source: str, metric: str) -> float:
+    """Over the scenes with two or more visible objects; scenes without a value are left out."""
+    chosen = rows.where(source=source, metric=metric)
+    visible = rows.where(source=source, metric="visible")
+    few = visible["image"][visible["value"] < 2]
+    values = chosen["value"][~np.isin(chosen["image"], few) & ~np.isnan(chosen["value"])]
+    return float(values.mean()) if len(values) else math.nan
+
+
+def _counts(rows: Rows) -> str:
+    scenes = len(set(rows["image"].tolist()) - {MISSING})
+    source = "masks" if "masks" in rows.unique("source") else "attention"
+    visible = rows.where(metric="visible", source=source, slots=rows.unique("slots")[0])["value"]
+    one, none = int((visible == 1).sum()), int((visible == 0).sum())
+    return f"{scenes} scenes" + (f"; apart: {one} with one visible object, {none} without any" if one + none else "")
+
+
+def _verdict(judged: dict[str, Any] | None) -> str:
+    if judged is None:
+        return ""
+    numbers = ", ".join(f"{name} {judged[name]:.2f}" for name in ("moving", "sharing", "coherence"))
+    return f"; {'FAILED, ' + judged['reason'] if judged['failed'] else 'binds'} ({numbers})"
+
+
+def read_binding(path: Path) -> dict[str, Any] | None:
+    """What the failed-run rule said of the run in this folder; None when it was not asked, or the file is damaged."""
+    if not (path / "rows" / "binding.json").is_file():
+        return None
+    try:
+        return read_sealed(path / "rows" / "binding.json")
+    except DamagedFile as damage:
+        _say(f"note: {damage}: judging again")
+        return None
+
+
+class _Advance:
+    """Counts pairs of scene and number of slots."""
+
+    def __init__(self, progress: Progress, numbers: int) -> None:
+        self.progress, self.numbers = progress, numbers
+
+    def __call__(self, scenes: int) -> None:
+        self.progress.advance(scenes * self.numbers)
+
+
+def _load_parts(folder: Path) -> Iterator[Scores]:
+    """What is left of an interrupted evaluation; a damaged part is named and made again."""
+    for path in sorted(folder.glob("*.npz")):
+        try:
+            yield Scores.load(path)
+        except DamagedFile as damage:
+            _say(f"note: {damage}: making it again")
+            path.unlink()
+
+
+def _finished_runs(runs: Sequence[Run], unfinished: bool) -> list[Run]:
+    kept = []
+    for run in runs:
+        if run.finished or (unfinished and run.step):
+            kept.append(run)
+            continue
+        state = f"still training, at step {run.step} of {run.experiment.recipe.steps}"
+        way_out = "" if unfinished or not run.step else "; --unfinished evaluates its newest checkpoint"
+        _say(f"note: {run.path} is {state}, and left out{way_out}")
+    if not kept:
+        raise UserError(
+            f"none of the {len(runs)} runs is finished; train them to the end"
+            + ("" if unfinished else ", or evaluate their newest checkpoints with --unfinished")
+        )
+    return kept
+
+
+def _tests(
+    run: Run, dataset: str | None, objects: tuple[int, int] | None, data: str | Path | None
+) -> Sequence[EvaluationSet]:
+    if dataset is not None:
+        known = {*evaluation_sets(), *(test.dataset for test in evaluation_sets().values())}
+        if data is not None and dataset not in known:
+            fewest, most = objects or (0, 0)
+            return [EvaluationSet(f"{dataset}{fewest}-{most}" if objects else dataset, dataset, objects or (0, 255))]
+        return [evaluation_set(dataset, objects)]
+    planned = _study_of(run)
+    if planned is None:
+        raise UserError(f"no experiment that is registered has test sets of {run.experiment.dataset!r}; give --dataset")
+    return planned.tests if objects is None else [evaluation_set(planned.tests[-1].name, objects)]
+
+
+def _study_of(run: Run) -> Study | None:
+    """The run's study; for an experiment with a name of its own, the first that learns from the same dataset."""
+    alike = [study for study in studies().values() if study.experiment.dataset == run.experiment.dataset]
+    return studies().get(run.experiment.name) or next(iter(alike), None)
+
+
+def _slots(run: Run) -> tuple[int, ...]:
+    planned = _study_of(run)
+    return tuple(range(planned.test_slots[0], planned.test_slots[1] + 1) if planned else SLOTS)
+
+
+def _open_scenes(
+    run: Run, test: EvaluationSet, objects: tuple[int, int] | None, num: int | None, data: str | Path | None
+) -> Scenes:
+    if num is not None and num < 1:
+        raise UserError(f"{num} scenes cannot be scored; ask for one or more")
+    if data is None:
+        require_features_of(run.experiment, run.data)
+    planned = _study_of(run)
+    num = num or (planned.test_scenes if planned else _SCENES)
+    if test.name not in evaluation_sets() and objects is None:
+        return load(test.dataset, "test", protocol=run.experiment.recipe.protocol, directory=data).sample(num)
+    return evaluation_scenes(run.experiment, test.dataset, test.objects, num, data)
+
+
+def _span(numbers: Sequence[int]) -> str:
+    return str(numbers[0]) if len(numbers) == 1 else f"{min(numbers)} to {max(numbers)}"
+
+
+def _say(sentence: str) -> None:
+    print(sentence, file=sys.stderr, flush=True)

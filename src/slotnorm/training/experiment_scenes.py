@@ -1,0 +1,181 @@
+"""The scenes of an experiment: made and cached when the registry says how, else read from where they were built."""
+
+import functools
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from slotnorm.config import Experiment, GeneratedScenes
+from slotnorm.data import load
+from slotnorm.data.backbones import FrozenBackbone, encoder_backbone
+from slotnorm.data.cache import cache_folder, set_folder
+from slotnorm.data.features import compute, described
+from slotnorm.data.generator import SceneSpec, cached
+from slotnorm.data.manifest import MANIFEST
+from slotnorm.data.prefix_cache import kept
+from slotnorm.data.scenes import Scenes
+from slotnorm.errors import UserError
+from slotnorm.experiments import EvaluationSet, GeneratedFeatures, feature_sets
+from slotnorm.models import weights
+from slotnorm.models.bundled import bundled_file
+from slotnorm.storage.serialization import digest
+
+_SPLITS = ("train", "val", "test")
+
+# What builds the sets of the experiments that are not generated.
+_FEATURES = "slotnorm data features --from {images} --backbone vit_base_patch8_224.dino --weights hub"
+_COMMANDS = {
+    "clevr": "slotnorm data clevr --from clevr_with_masks_train.tfrecords --protocol {protocol}",
+    "clevr-mini": "slotnorm data folder --from clevr-mini/{split} --size 64 --out {folder}",
+    "movi-c-features": _FEATURES,
+    "movi-d-features": _FEATURES,
+}
+
+
+def training_scenes(experiment: Experiment, directory: str | Path | None = None, num: int | None = None) -> Scenes:
+    """What it is trained on; of generated scenes `num`, or as many as the recipe needs: at most steps x batch."""
+    steps_times_batch = experiment.recipe.steps * experiment.recipe.batch_size
+    if experiment.scenes is not None and directory is None:
+        needed = num or min(experiment.scenes.num, steps_times_batch)
+        return _checked(_generate(experiment.scenes, "train", experiment.scenes.objects, needed), experiment)
+    if (made := _features_of(experiment.dataset, directory)) is not None:
+        # runs with few objects see those scenes of the same set that have few, as the paper restricts MOVi-C
+        scenes = make_features(made, "train", made.scenes.objects, min(made.scenes.num, steps_times_batch))
+        return _checked(scenes.filter(max_objects=experiment.max_objects)[:num], experiment)
+    scenes = _load(experiment, experiment.dataset, "train", directory).filter(max_objects=experiment.max_objects)
+    if not _has_validation(experiment, directory):
+        held_out = scenes.sample(experiment.recipe.validation_scenes).index
+        scenes = scenes[~np.isin(scenes.index, held_out)]
+    return _checked(scenes, experiment)
+
+
+def validation_scenes(experiment: Experiment, directory: str | Path | None = None) -> Scenes:
+    """What its validation looks at: of the validation split; where there is none, scenes that training leaves out."""
+    num = experiment.recipe.validation_scenes
+    if experiment.scenes is not None and directory is None:
+        return _generate(experiment.scenes, "val", experiment.scenes.objects, num)
+    if (made := _features_of(experiment.dataset, directory)) is not None:
+        fewest, most = made.scenes.objects
+        return make_features(made, "val", (fewest, min(most, experiment.max_objects or most)), num)
+    split = "val" if _has_validation(experiment, directory) else "train"
+    scenes = _load(experiment, experiment.dataset, split, directory)
+    return scenes.filter(max_objects=experiment.max_objects).sample(num)
+
+
+def evaluation_scenes(
+    experiment: Experiment,
+    dataset: str,
+    objects: tuple[int, int],
+    num: int,
+    directory: str | Path | None = None,
+) -> Scenes:
+    """`num` scenes with `objects` (fewest, most) of `dataset`'s test split; made when it is known how."""
+    if experiment.scenes is not None and directory is None and dataset == experiment.dataset:
+        return _generate(experiment.scenes, "test", objects, num)
+    if (made := _features_of(dataset, directory)) is not None:
+        return make_features(made, "test", objects, num)
+    return _load(experiment, dataset, "test", directory).filter(*objects).sample(num)
+
+
+def require_built(experiment: Experiment, tests: Iterable[EvaluationSet], directory: str | Path | None = None) -> None:
+    """Refuse, before hours of training, when a set that it is trained or tested on must be built and is not."""
+    needed = [(experiment.dataset, "train"), *((test.dataset, "test") for test in tests)]
+    for dataset, split in dict.fromkeys(needed):
+        generated = experiment.scenes is not None and dataset == experiment.dataset
+        if directory is not None or not (generated or dataset in feature_sets()):
+            _load(experiment, dataset, split, directory)
+
+
+def make_features(made: GeneratedFeatures, split: str, objects: tuple[int, int], num: int) -> Scenes:
+    """The first `num` scenes of a split with `objects` (fewest, most), with features; computed once and cached."""
+    spec = scene_spec(made.scenes, split, objects)
+    backbone = _bundled_backbone(bundled_file(made.encoder))
+    folder = cache_folder() / "data" / "generated-features" / _fingerprint(spec, backbone)[:16]
+    return kept(folder, num, lambda directory, _: compute(cached(spec, num), backbone, directory))
+
+
+def require_features_of(experiment: Experiment, data: str) -> None:
+    """Refuse to evaluate what was trained on the set `data` (its fingerprint) on features of another encoder."""
+    if (made := feature_sets().get(experiment.dataset)) is None:
+        return
+    spec = scene_spec(made.scenes, "train", made.scenes.objects)
+    if data != _fingerprint(spec, _bundled_backbone(bundled_file(made.encoder))):
+        raise UserError(
+            f"{experiment.run_name} was trained on other features than those that this slotnorm makes for "
+            f"{experiment.dataset} (of another encoder or other scenes); train it again, or give its features with "
+            "--data"
+        )
+
+
+def _fingerprint(spec: SceneSpec, backbone: FrozenBackbone) -> str:
+    """What `data_fingerprint` says of the features of generated scenes."""
+    return digest(described({"provenance": spec.provenance()}, backbone))
+
+
+@functools.cache
+def _bundled_backbone(path: Path) -> FrozenBackbone:
+    return encoder_backbone(weights.load(path), path.stem, norm="after")
+
+
+def _features_of(dataset: str, directory: str | Path | None) -> GeneratedFeatures | None:
+    """How the set's features are made, unless a folder is given or it is a set that must be built."""
+    return feature_sets().get(dataset) if directory is None else None
+
+
+def _generate(scenes: GeneratedScenes, split: str, objects: tuple[int, int], num: int) -> Scenes:
+    return cached(scene_spec(scenes, split, objects), num)
+
+
+def scene_spec(scenes: GeneratedScenes, split: str, objects: tuple[int, int]) -> SceneSpec:
+    """What the generator is asked for, for a split's scenes with `objects` (fewest, most)."""
+    seed = len(_SPLITS) * scenes.seed + _SPLITS.index(split)  # no two splits of any two seeds share a scene
+    return SceneSpec(
+        objects=objects,
+        seed=seed,
+        size=scenes.size,
+        style=scenes.style,
+        shapes=scenes.shapes,
+        materials=scenes.materials,
+        radius=scenes.radius,
+        min_visible=scenes.min_visible,
+    )
+
+
+def _load(experiment: Experiment, dataset: str, split: str, directory: str | Path | None) -> Scenes:
+    """A split of a set that was built, as the experiment's protocol has it."""
+    protocol = experiment.recipe.protocol
+    folder = set_folder(dataset, split, protocol)
+    if directory is None and not (folder / MANIFEST).exists() and dataset in _COMMANDS:
+        images = set_folder(dataset.removesuffix("-features"), split, protocol)
+        words = {"split": split, "protocol": protocol, "folder": folder, "images": images}
+        raise UserError(
+            f"{dataset} ({split}, {protocol}) is not built: {folder} holds no {MANIFEST}; "
+            f"make it with `{_COMMANDS[dataset].format(**words)}`, or give its folder with --data"
+        )
+    return load(dataset, split, protocol=protocol, directory=directory)
+
+
+def _has_validation(experiment: Experiment, directory: str | Path | None) -> bool:
+    if directory is None:
+        return (set_folder(experiment.dataset, "val", experiment.recipe.protocol) / MANIFEST).exists()
+    return not (Path(directory) / MANIFEST).exists() and (Path(directory) / "val" / MANIFEST).exists()
+
+
+def _checked(scenes: Scenes, experiment: Experiment) -> Scenes:
+    """Refuse scenes that the experiment's model cannot take, before anything is written."""
+    model = experiment.recipe.model
+    rows = scenes.features if model.input == "features" else scenes.images
+    if rows is None:
+        raise UserError(
+            f"{scenes.directory} has no {model.input}, which the {model.kind} learns from; "
+            f"it has {', '.join(scenes.fields)}"
+        )
+    if rows.shape[1:] != model.input_shape:
+        raise UserError(
+            f"{scenes.directory} holds {model.input} of shape {rows.shape[1:]}, but the model takes "
+            f"{model.input_shape}: build the set with that size, or change recipe.model"
+        )
+    if not len(scenes):
+        raise UserError(f"no scene of {scenes.directory} is left to train on; lower recipe.validation-scenes")
+    return scenes

@@ -1,0 +1,280 @@
+"""The loop: step, log, validate, save; it starts or resumes, and loses no step when it is stopped."""
+
+import contextlib
+import dataclasses
+import platform
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from slotnorm import __version__
+from slotnorm.config import Experiment, SetModel
+from slotnorm.data.batches import batches
+from slotnorm.data.scenes import Scenes, data_fingerprint
+from slotnorm.errors import DamagedFile, UserError
+from slotnorm.evaluation.validation import decompose, validate, validated_slots
+from slotnorm.models.building import require_normalization
+from slotnorm.models.weights import Weights
+from slotnorm.runtime.progress import Progress
+from slotnorm.runtime.ranks import Ranks, joined
+from slotnorm.runtime.signals import Stop
+from slotnorm.storage import files
+from slotnorm.training import checkpoints, runs
+from slotnorm.training.experiment_scenes import training_scenes, validation_scenes
+from slotnorm.training.learner import Learner, Step
+from slotnorm.training.runs import Metrics, Run
+
+_PICTURED = 6  # scenes in a picture
+
+Draw = Callable[[Path, "Picture"], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Picture:
+    """What is drawn of a model in training: a few validation scenes as it sees them."""
+
+    images: NDArray[np.uint8] | None  # (n, H, W, 3)
+    masks: NDArray[np.float32]  # (n, K, h, w), or (n, K, N) over tokens
+    reconstruction: NDArray[np.float32] | None  # (n, 3, H, W) in [-1, 1]
+
+
+class Interrupted(UserError):
+    """Stopped by a signal after saving; the exit code is the shell's for that signal."""
+
+    def __init__(self, number: signal.Signals, run: Run, step: int) -> None:
+        super().__init__(f"stopped by {number.name} and saved at step {step} in {run.path}; the same command continues")
+        self.exit_code = 128 + number
+
+
+def train(
+    experiment: Experiment,
+    into: str | Path = "runs",
+    *,
+    data: str | Path | None = None,
+    workers: int = 0,
+    draw: Draw | None = None,
+    validate_slots: Sequence[int] | None = None,
+) -> Run:
+    """Train an experiment in `into/NAME-NORM-SEED`, from the start or its newest whole checkpoint; returns the run.
+
+    `data` is a folder of the built set's splits, or of one set, when it is not in the cache; `workers` read batches
+    ahead; `draw` is called with a path and a `Picture` after each validation. `validate_slots` are the K that are
+    validated; None is the training K and three times it (a search that must not see other K gives its own). Under
+    torchrun every process calls this and the first one writes. SIGINT, SIGTERM and SIGHUP save at the step in progress
+    and raise `Interrupted`.
+    """
+    if not isinstance(experiment, Experiment):
+        raise UserError(f"an experiment is needed, not {experiment!r}; slotnorm.experiment(NAME) makes one")
+    require_normalization(experiment.norm)
+    for number in validate_slots or ():
+        if number < 1:
+            raise UserError(f"--validate-slots has {number}, but a model needs one slot or more")
+    path = Path(into) / experiment.run_name
+    if finished := _finished(path, experiment):
+        return finished
+    with contextlib.ExitStack() as stack:
+        ranks = stack.enter_context(joined())
+        if ranks.first:
+            stack.callback(_remove_if_empty, path)
+            lock = stack.enter_context(files.Lock(path))
+            if lock.left_by:
+                _say(f"note: {path} was left by {lock.left_by}, which has died; taking over")
+        else:
+            ranks.wait_for_first()
+        scenes, run = _open(path, experiment, data)
+        if ranks.first:
+            _warn_of_too_few_slots(scenes, experiment)
+            ranks.wait_for_first()
+        training = Trainer(run, scenes, validation_scenes(experiment, data), ranks, draw, validate_slots)
+        stop = stack.enter_context(
+            Stop()
+        )  # not before: making the scenes can be interrupted at once, and continues too
+        training.resume()
+        training.loop(stop, workers)
+    return run
+
+
+class Trainer:
+    """One process's part in training a run."""
+
+    def __init__(
+        self,
+        run: Run,
+        scenes: Scenes,
+        validated: Scenes,
+        ranks: Ranks,
+        draw: Draw | None,
+        validate_slots: Sequence[int] | None = None,
+    ) -> None:
+        self.run, self.scenes, self.validated, self.ranks, self.draw = run, scenes, validated, ranks, draw
+        self.experiment, self.recipe = run.experiment, run.experiment.recipe
+        self.learner = Learner(run.experiment, ranks)
+        self.validate_slots = tuple(validate_slots or validated_slots(run.experiment))
+        self.metrics: Metrics | None = None  # the first rank's, once it is known where to continue
+        self.step = 0
+        self.seconds = 0.0
+        self.scores: dict[str, float] = {}
+
+    def resume(self) -> None:
+        """Continue from the newest whole checkpoint, if there is one; all ranks take the first one's state."""
+        step = torch.zeros(1, dtype=torch.int64, device=self.ranks.device)
+        if self.ranks.first:
+            record = checkpoints.newest(self.run.checkpoints, self.experiment.identity)
+            self.metrics = Metrics(self.run.path / "metrics.jsonl", record["metrics"] if record else None)
+            if record is not None:
+                saved, optimizer = checkpoints.load(self.run.checkpoints, record["step"])
+                self.learner.restore(saved.tensors, optimizer)
+                step[0], self.seconds, self.scores = record["step"], record["seconds"], self.run.validation()
+                self._note_changes(record)
+        self.ranks.copy_from_first_([step])
+        self.step = int(step)
+        self.learner.take_from_first()
+
+    def loop(self, stop: Stop, workers: int) -> None:
+        """Train to the recipe's last step, or until a signal comes."""
+        started, seconds_before = time.monotonic(), self.seconds
+        steps = batches(
+            self.scenes,
+            seed=self.experiment.seed,
+            batch_size=self.recipe.batch_size,
+            start=self.step,
+            stop=self.recipe.steps,
+            flip=self.recipe.flip,
+            fields=_fields(self.experiment),
+            rank=self.ranks.rank,
+            world_size=self.ranks.world_size,
+            workers=workers,
+        )
+        with self._progress() as progress:
+            for batch in steps:
+                outcome = self.learner.learn(batch, stop.signal)
+                self.step = batch.step + 1
+                self.seconds = seconds_before + time.monotonic() - started
+                self._after(outcome)
+                if progress:
+                    progress.advance(note=self._note(outcome))
+                if outcome.stop and self.step < self.recipe.steps:
+                    raise Interrupted(outcome.stop, self.run, self.step)
+
+    def _after(self, outcome: Step) -> None:
+        """What a step may bring: a line of metrics, a validation with its picture, a checkpoint; in this order."""
+        last = self.step == self.recipe.steps
+        if self.metrics and (last or self.step % self.recipe.log_every == 0):
+            self.metrics.append({"step": self.step, **outcome.numbers})
+        if last or self.step % self.recipe.validate_every == 0:
+            self.scores = validate(self.learner.model, self.validated, self.experiment, self.ranks, self.validate_slots)
+            if self.metrics:
+                self.metrics.append({"step": self.step, "validation": self.scores})
+                self._draw()
+        if self.metrics and (last or outcome.stop or self.step % self.recipe.checkpoint_every == 0):
+            self._save(self.metrics)
+
+    def _save(self, metrics: Metrics) -> None:
+        facts = {"data": self.run.data, "scenes": self.run.scenes}
+        weights = Weights(self.learner.model.state_dict(), self.experiment, self.step, facts)
+        record = {
+            "run": self.experiment.run_name,
+            "identity": self.experiment.identity,
+            "data": self.run.data,
+            "steps": self.recipe.steps,
+            "metrics": metrics.flush(self.step),
+            "seconds": round(self.seconds, 3),
+            **_environment(self.ranks),
+        }
+        keep = self.recipe.keep_checkpoints
+        checkpoints.save(self.run.checkpoints, weights, self.learner.optimizer_tensors(), record, keep)
+
+    def _draw(self) -> None:
+        """A picture of a few validation scenes at the largest K that is validated, where normalizations differ most."""
+        if self.draw is None:
+            return
+        model, positions = self.learner.model, np.arange(min(_PICTURED, len(self.validated)))
+        slots = max(self.validate_slots)
+        _, decomposition = decompose(model, self.validated, positions, self.experiment, slots)
+        images = None if self.validated.images is None else self.validated.read("images", positions)
+        reconstruction = None
+        if self.recipe.model.input == "images" and decomposition.reconstruction is not None:
+            reconstruction = decomposition.reconstruction.float().cpu().numpy()
+        picture = Picture(images, decomposition.masks.float().cpu().numpy(), reconstruction)
+        self.draw(self.run.path / "pictures" / f"step-{self.step}.png", picture)
+
+    def _progress(self) -> contextlib.AbstractContextManager[Progress | None]:
+        if self.ranks.first:
+            return Progress(self.experiment.run_name, self.recipe.steps, self.step, "images", self.recipe.batch_size)
+        return contextlib.nullcontext()
+
+    def _note(self, outcome: Step) -> str:
+        f_ari = self.scores.get(f"f_ari@{self.experiment.slots}")
+        return f"loss {outcome.loss:.3g}" + ("" if f_ari is None else f" F-ARI {f_ari:.3f}")
+
+    def _note_changes(self, record: dict[str, Any]) -> None:
+        """Say what differs from the environment that saved: the numbers may then differ in the last bits."""
+        _say(f"resuming {self.run.path} at step {record['step']} of {self.recipe.steps}")
+        for name, now in _environment(self.ranks).items():
+            if record[name] != now:
+                _say(f"note: {name} was {record[name]} and is {now}: the weights need not equal an unbroken run's bits")
+        if record["steps"] != self.recipe.steps and self.recipe.cosine_to is not None:
+            _say(f"note: the cosine schedule now ends at step {self.recipe.steps} instead of {record['steps']}")
+
+
+def _environment(ranks: Ranks) -> dict[str, Any]:
+    """What the bits depend on besides the experiment."""
+    return {
+        "slotnorm": __version__,
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "threads": torch.get_num_threads(),
+        "world_size": ranks.world_size,
+        "device": ranks.device.type,
+    }
+
+
+def _fields(experiment: Experiment) -> tuple[str, ...]:
+    properties = ("properties",) if isinstance(experiment.recipe.model, SetModel) else ()
+    return (experiment.recipe.model.input, *properties)
+
+
+def _finished(path: Path, experiment: Experiment) -> Run | None:
+    """The run, if it holds this experiment and its last checkpoint is whole: then not even the data is needed."""
+    if not (path / "experiment.json").is_file() or (run := Run.open(path)).experiment != experiment:
+        return None
+    try:
+        checkpoints.read_record(run.checkpoints, experiment.recipe.steps)
+    except DamagedFile:
+        return None
+    return run
+
+
+def _open(path: Path, experiment: Experiment, data: str | Path | None) -> tuple[Scenes, Run]:
+    """The scenes and the run; a run that exists keeps its number of scenes even when its steps grow."""
+    known = Run.open(path).scenes if (path / "experiment.json").exists() else None
+    scenes = training_scenes(experiment, data, known)
+    return scenes, runs.start(path, experiment, len(scenes), data_fingerprint(scenes))
+
+
+def _remove_if_empty(path: Path) -> None:
+    """A run that was refused before it began leaves no folder."""
+    with contextlib.suppress(OSError):
+        path.rmdir()
+
+
+def _warn_of_too_few_slots(scenes: Scenes, experiment: Experiment) -> None:
+    crowded = int((scenes.counts >= experiment.slots).sum())
+    if crowded and not isinstance(experiment.recipe.model, SetModel):
+        _say(
+            f"WARNING: {crowded} of {len(scenes)} training scenes have {experiment.slots} or more objects (up to "
+            f"{int(scenes.counts.max())}), but there are only {experiment.slots} slots, and the background needs one "
+            "too: use more --slots or fewer --max-objects"
+        )
+
+
+def _say(sentence: str) -> None:
+    print(sentence, file=sys.stderr, flush=True)

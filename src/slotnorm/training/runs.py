@@ -1,0 +1,275 @@
+"""A run's directory: experiment, metrics and checkpoints; everything in it is verified when it is read."""
+
+import functools
+import hashlib
+import json
+import os
+import shlex
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from slotnorm import __version__
+from slotnorm.config import Experiment, dataset_label
+from slotnorm.errors import UserError
+from slotnorm.experiments import command_line
+from slotnorm.models import weights
+from slotnorm.storage.serialization import differences, from_document, read_sealed, to_document, write_sealed
+from slotnorm.training import checkpoints
+
+_FORMAT = 1
+_DEPTH = 4  # folders below a given one that are searched for runs
+
+
+class Run:
+    """One training's folder: `experiment.json`, `metrics.jsonl`, `checkpoints/`, `pictures/`."""
+
+    def __init__(self, path: Path, experiment: Experiment, scenes: int, data: str) -> None:
+        self.path, self.experiment = path, experiment
+        self.scenes, self.data = scenes, data
+        """How many scenes it is trained on, and the fingerprint of the set they come from."""
+
+    @classmethod
+    def open(cls, path: str | Path) -> "Run":
+        """Open a run that was started; its experiment is read and checked, its weights only when they are asked for."""
+        path = Path(path)
+        if not (path / "experiment.json").is_file():
+            raise UserError(f"{path} is no run: it has no experiment.json; `slotnorm train` makes one")
+        content = read_sealed(path / "experiment.json")
+        if content["format"] != _FORMAT:
+            raise UserError(
+                f"{path} has format {content['format']}, this slotnorm reads {_FORMAT}: install a newer one"
+            )
+        return cls(path, from_document(Experiment, content["experiment"]), content["scenes"], content["data"])
+
+    def write(self) -> None:
+        """Write experiment.json."""
+        content = {
+            "format": _FORMAT, "slotnorm": __version__, "experiment": to_document(self.experiment),
+            "scenes": self.scenes, "data": self.data,
+        }  # fmt: skip
+        write_sealed(self.path / "experiment.json", content)
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def step(self) -> int:
+        """The newest saved step, 0 when there is none."""
+        return next(iter(checkpoints.committed(self.checkpoints)), 0)
+
+    @property
+    def finished(self) -> bool:
+        """Whether all steps of its recipe are trained and saved."""
+        return self.step >= self.experiment.recipe.steps
+
+    def record(self) -> dict[str, Any]:
+        """The record of the newest whole checkpoint: step, hashes, versions, threads, seconds of training."""
+        record = checkpoints.newest(self.checkpoints, self.experiment.identity)
+        if record is None:
+            raise UserError(f"{self.path} has no checkpoint yet; continue it with `{self.command}`")
+        return record
+
+    def weights(self) -> weights.Weights:
+        """The newest whole checkpoint's weights."""
+        return weights.unpack(self.checkpoints / f"step-{self.record()['step']}.safetensors")
+
+    def model(self) -> nn.Module:
+        """The model with the newest whole checkpoint's weights, in evaluation mode; `model.experiment` is the run's."""
+        return weights.restore(self.weights(), self.path)
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl; a half-written last one is left out, and a damaged one with a warning."""
+        return list(self._rows())[::-1]
+
+    @property
+    def logged_step(self) -> int:
+        """The step of the newest line of metrics.jsonl, 0 when there is none."""
+        return next((int(row["step"]) for row in self._rows()), 0)
+
+    def validation(self) -> dict[str, float]:
+        """The newest validation's scores, empty before the first."""
+        return next((row["validation"] for row in self._rows() if "validation" in row), {})
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        """The lines of metrics.jsonl from the last to the first."""
+        path = self.path / "metrics.jsonl"
+        lines = path.read_bytes().split(b"\n")[:-1] if path.is_file() else []
+        for number, line in reversed(list(enumerate(lines, start=1))):
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                _warn(f"{path} is damaged in line {number} ({error}), which is left out; the weights are not concerned")
+                continue
+            yield row
+
+    def summary(self) -> str:
+        """Where it is, how far it came, its newest validation scores and the time it took, in one line."""
+        scores = "  ".join(f"{name} {value:.4g}" for name, value in self.validation().items())
+        record = self.record()
+        minutes = f"{record['seconds'] / 60:.1f} min"
+        return f"{self.path}: step {record['step']} of {self.experiment.recipe.steps}  {scores}  {minutes}"
+
+    @property
+    def command(self) -> str:
+        """The command line that trains this run."""
+        return shlex.join(["slotnorm", "train", *command_line(self.experiment), "--into", str(self.path.parent)])
+
+    def export(self, path: str | Path) -> Path:
+        """Write the newest weights as one safetensors file with its experiment inside, and a model card beside it."""
+        path = Path(path)
+        if path.suffix != ".safetensors":
+            raise UserError(f"{path} does not end in .safetensors, which is what is written; rename it")
+        record, newest = self.record(), self.weights()
+        versions = {name: record[name] for name in ("slotnorm", "torch", "numpy", "python")}
+        facts = {"data": self.data, "scenes": self.scenes, "versions": versions, "validation": self.validation()}
+        exported = weights.Weights(newest.tensors, self.experiment, newest.step, facts)
+        weights.export(exported, path, _card(self, exported))
+        return path
+
+
+def start(path: Path, experiment: Experiment, scenes: int, data: str) -> Run:
+    """The run at `path`, made if it is new; refused when it holds another experiment, except that steps may grow."""
+    if not (path / "experiment.json").exists():
+        run = Run(path, experiment, scenes, data)
+        run.write()
+        return run
+    run = Run.open(path)
+    for field, old, new in differences(to_document(run.experiment), to_document(experiment)):
+        if field != "recipe.steps":
+            raise UserError(
+                f"{path} was started with {field} {old}, not {new}: a run keeps its experiment; "
+                "give that value, or train into another folder with --into"
+            )
+        if new < run.step:
+            raise UserError(
+                f"{path} has already been trained to step {run.step}, beyond recipe.steps {new}: steps may only grow"
+            )
+    if (run.scenes, run.data) != (scenes, data):
+        raise UserError(
+            f"{path} was started on {run.scenes} scenes of the data {run.data[:12]}, but now there are {scenes} of "
+            f"{data[:12]}: give the same data, or train into another folder with --into"
+        )
+    if run.experiment != experiment:
+        run = Run(path, experiment, scenes, data)
+        run.write()
+    return run
+
+
+def find(paths: Iterable[str | Path]) -> list[Run]:
+    """The runs at `paths`, each a run or a folder of runs, by name; a path without any is refused."""
+    found: dict[Path, Run] = {}
+    for path in map(Path, paths):
+        folders = folders_below(path, is_run)
+        if not folders:
+            raise UserError(f"{path} is no run and holds none: there is no experiment.json; `slotnorm train` makes one")
+        for folder in folders:
+            found.setdefault(folder.resolve(), Run.open(folder))
+    return list(found.values())
+
+
+def is_run(folder: Path) -> bool:
+    return (folder / "experiment.json").is_file()
+
+
+def folders_below(path: Path, wanted: Callable[[Path], bool], depth: int = _DEPTH) -> list[Path]:
+    """`path` itself if it is wanted, else what is wanted among the folders in it, and in these, by name."""
+    if wanted(path):
+        return [path]
+    if depth == 0 or not path.is_dir():
+        return []
+    children = sorted(child for child in path.iterdir() if child.is_dir() and not child.is_symlink())
+    return [found for child in children for found in folders_below(child, wanted, depth - 1)]
+
+
+class Metrics:
+    """metrics.jsonl while training: lines are appended, and a resume cuts them back to what its checkpoint knows."""
+
+    def __init__(self, path: Path, known: dict[str, Any] | None) -> None:
+        """Open for writing behind the lines that `known` (what `flush` returned, None at the start) describes."""
+        self.path = path
+        try:
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            lines = os.pread(self._descriptor, known["bytes"], 0) if known else b""
+            os.ftruncate(self._descriptor, len(lines))
+        except OSError as error:
+            raise self._cannot_write(error) from error
+        self._hash = hashlib.sha256(lines)
+        self.length = len(lines)
+        if known and self._hash.hexdigest() != known["sha256"]:
+            _warn(f"{path} is damaged before step {known['step']}; the weights are not concerned")
+
+    def append(self, row: dict[str, Any]) -> None:
+        line = json.dumps(row).encode() + b"\n"
+        self._hash.update(line)
+        try:
+            while line:
+                written = os.pwrite(self._descriptor, line, self.length)
+                self.length, line = self.length + written, line[written:]
+        except OSError as error:
+            raise self._cannot_write(error) from error
+
+    def flush(self, step: int) -> dict[str, Any]:
+        """Make all lines survive a power loss; returns what identifies them."""
+        try:
+            os.fsync(self._descriptor)
+        except OSError as error:
+            raise self._cannot_write(error) from error
+        return {"step": step, "bytes": self.length, "sha256": self._hash.hexdigest()}
+
+    def _cannot_write(self, error: OSError) -> UserError:
+        return UserError(
+            f"cannot write {self.path}: {error.strerror}; free some space, then the same command continues from the "
+            "last checkpoint"
+        )
+
+
+@functools.cache
+def _warn(sentence: str) -> None:
+    """Once: a sweep reads the metrics of its runs again and again."""
+    print(f"warning: {sentence}", file=sys.stderr)
+
+
+def _card(run: Run, exported: weights.Weights) -> str:
+    """The model card: what it is, what it learned from, how, and what it scored while training."""
+    experiment, recipe = exported.experiment, exported.experiment.recipe
+    fields = _flat(to_document(recipe))
+    scores = [f"| {name} | {value:.4g} |" for name, value in exported.facts["validation"].items() if value is not None]
+    return "\n".join([
+        f"# {experiment.run_name}",
+        "",
+        f"The {recipe.model.kind.replace('_', ' ')} with Slot Attention whose update codes are normalized by "
+        f"`{experiment.norm}`, after {exported.step} of {recipe.steps} training steps.",
+        "",
+        "```python",
+        "import slotnorm as sn",
+        'model = sn.load("model.safetensors")  # this file; model.experiment says the rest',
+        f"decomposition = model(images, num_slots={experiment.slots}, iterations={recipe.evaluation_iterations})",
+        "```",
+        "",
+        f"- Data: `{dataset_label(experiment.dataset, experiment.max_objects)}`, {run.scenes} scenes, fingerprint "
+        f"`{run.data}`; {experiment.slots} slots in training.",
+        f"- Trained by `{shlex.join(['slotnorm', 'train', *command_line(experiment)])}`.",
+        f"- Versions: {', '.join(f'{name} {version}' for name, version in exported.facts['versions'].items())}.",
+        "",
+        "| validation during training | |", "|---|---|", *(scores or ["| none yet | |"]),
+        "",
+        "| recipe | |", "|---|---|", *(f"| {name} | {value} |" for name, value in fields.items()),
+        "",
+    ])  # fmt: skip
+
+
+def _flat(document: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A document's values by dotted name."""
+    flat: dict[str, Any] = {}
+    for name, value in document.items():
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return flat
