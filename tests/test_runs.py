@@ -1,5 +1,7 @@
 import dataclasses
+import json
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import tiny
 from slotnorm.config import Experiment
 from slotnorm.errors import DamagedFile, UserError
 from slotnorm.report.reading import find_folders
+from slotnorm.runtime.source import source_commit
 from slotnorm.storage.serialization import read_sealed, write_sealed
 from slotnorm.training import runs
 from slotnorm.training.loop import train
@@ -163,3 +166,24 @@ def test_runs_are_found_by_name_in_folders_of_runs(tmp_path: Path, data: Path) -
     trained = [train(experiment, tmp_path, data=data) for experiment in experiments]
     assert [run.name for run in runs.find([tmp_path])] == [run.name for run in trained]
     assert [run.name for run in runs.find([trained[1].path, tmp_path])] == [trained[n].name for n in (1, 0, 2)]
+
+
+def test_a_run_says_which_commit_began_it(tmp_path: Path) -> None:
+    def git(*words: str) -> str:
+        names = ["-c", "user.name=n", "-c", "user.email=e"]
+        done = subprocess.run(["git", *names, *words], cwd=tmp_path, check=True, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    assert source_commit(tmp_path) is None
+    git("init", "-q")
+    assert source_commit(tmp_path) is None, "no commit yet"
+    (tmp_path / "file").write_text("1")
+    git("add", "file")
+    git("commit", "-q", "-m", "first")
+    assert source_commit(tmp_path) == git("rev-parse", "HEAD")
+    (tmp_path / "file").write_text("2")
+    assert source_commit(tmp_path) == git("rev-parse", "HEAD") + "+"
+    experiment = tiny.experiment()
+    Run(tmp_path / "run", experiment, 1, "data").write()
+    assert json.loads((tmp_path / "run" / "experiment.json").read_text())["commit"] == source_commit()
+    assert Run.open(tmp_path / "run").experiment == experiment

@@ -93,10 +93,11 @@ _TOY_SCENES = GeneratedScenes(
     style="flat", objects=(2, 4), test_objects=(5, 7), size=24, shapes=("disc",), radius=(0.14, 0.20), min_visible=13,
     num=30_000,
 )  # fmt: skip
-# Larger than toy's: with smaller ones weighted sum does not bind within the steps below.
-_TOY_PROPERTIES_SCENES = dataclasses.replace(
-    _TOY_SCENES, shapes=None, materials=("solid", "outlined"), radius=(0.16, 0.22), min_visible=None, num=60_000
-)
+# Larger than the discs of the feature studies: with smaller ones weighted sum does not learn objects within the steps.
+_TOY_PROPERTIES_SCENES = GeneratedScenes(
+    style="flat", objects=(2, 4), test_objects=(5, 7), size=24, materials=("solid", "outlined"), radius=(0.16, 0.22),
+    num=60_000,
+)  # fmt: skip
 _TOY_SCHEDULE: dict[str, Any] = {
     "learning_rate": 4e-3, "warmup_steps": 500, "warmup_from": 0.002, "half_life": None, "cosine_to": 0.02, "clip": 1.0,
     "checkpoint_every": 500, "log_every": 50, "validate_every": 1000,
@@ -114,10 +115,11 @@ _TOY_PROPERTIES = Recipe(
     steps=12_000, batch_size=32, **(_TOY_SCHEDULE | {"learning_rate": 1e-3, "validate_every": 2000}),
 )  # fmt: skip
 # The paper trains on up to 10 or 6 objects with 11 or 7 slots and transfers to up to 23 with 24. Here up to 4 or 2 with
-# 5 or 3, and up to 8 with 11; objects are smaller than toy's, so that 8 leave room for the background.
-_TOY_FEATURES_SCENES = dataclasses.replace(
-    _TOY_SCENES, objects=(1, 4), test_objects=(1, 4), radius=(0.13, 0.18), num=20_000
-)
+# 5 or 3, and up to 8 with 11; objects are so small that 8 leave room for the background.
+_TOY_FEATURES_SCENES = GeneratedScenes(
+    style="flat", objects=(1, 4), test_objects=(1, 4), size=24, shapes=("disc",), radius=(0.13, 0.18), min_visible=13,
+    num=20_000,
+)  # fmt: skip
 _TOY_FEATURES_ENCODER = "toy-weighted_sum"
 _FEATURE_SETS = {
     "toy-features": GeneratedFeatures(_TOY_FEATURES_SCENES, _TOY_FEATURES_ENCODER),
@@ -158,7 +160,8 @@ _FEW, _MANY = (3, 6), (3, 10)
 _CLEVR_TESTS = _tests("clevr", _FEW, _MANY)
 _MOVI_SET = "movi-c-features"
 _MOVI_TESTS = (EvaluationSet("movi-c6", _MOVI_SET, _FEW), EvaluationSet("movi-c10", _MOVI_SET, _MANY))
-_TOY_FEW, _TOY_MANY = _TOY_SCENES.objects, _TOY_SCENES.test_objects
+_TOY_OBJECTS = _TOY_SCENES.objects, _TOY_SCENES.test_objects
+_TOY_PROPERTIES_OBJECTS = _TOY_PROPERTIES_SCENES.objects, _TOY_PROPERTIES_SCENES.test_objects
 _TOY_TESTED: dict[str, Any] = {"test_scenes": 320, "test_slots": (2, 16)}
 
 _FIVE, _THREE = (1, 2, 3, 4, 5), (1, 2, 3)
@@ -182,15 +185,15 @@ _PAPER = (
 _SMALL_ONES = (
     Study(
         _generated("toy", "toy", _TOY_SCENES, 5, _TOY),
-        "as Fig. 1: 24x24 discs", _FIVE, 0.07, _MEASURED, _tests("toy", _TOY_FEW, _TOY_MANY), **_TOY_TESTED,
+        "as Fig. 1: 24x24 discs", _FIVE, 0.07, _MEASURED, _tests("toy", *_TOY_OBJECTS), **_TOY_TESTED,
     ),
     Study(
         _generated("toy-properties", "toy-properties", _TOY_PROPERTIES_SCENES, 5, _TOY_PROPERTIES),
-        "as Fig. 12, 13", _THREE, 0.08, _SCALED, _tests("toy-properties", _TOY_FEW, _TOY_MANY), **_TOY_TESTED,
+        "as Fig. 12, 13", _THREE, 0.08, _SCALED, _tests("toy-properties", *_TOY_PROPERTIES_OBJECTS), **_TOY_TESTED,
     ),
     Study(
         _generated("toy-ablation", "toy-properties", _TOY_PROPERTIES_SCENES, 5, _TOY_PROPERTIES, ABLATED[0]),
-        "as Fig. 14, 15", _THREE, 0.08, _SCALED, _tests("toy-properties", _TOY_FEW, _TOY_MANY), ABLATED,
+        "as Fig. 14, 15", _THREE, 0.08, _SCALED, _tests("toy-properties", *_TOY_PROPERTIES_OBJECTS), ABLATED,
         beside="toy-properties", **_TOY_TESTED,
     ),
     *(

@@ -17,6 +17,7 @@ from slotnorm.config import Experiment, dataset_label
 from slotnorm.errors import UserError
 from slotnorm.experiments import command_line
 from slotnorm.models import weights
+from slotnorm.runtime.source import source_commit
 from slotnorm.storage.serialization import differences, from_document, read_sealed, to_document, write_sealed
 from slotnorm.training import checkpoints
 
@@ -49,7 +50,7 @@ class Run:
         """Write experiment.json."""
         content = {
             "format": _FORMAT, "slotnorm": __version__, "experiment": to_document(self.experiment),
-            "scenes": self.scenes, "data": self.data,
+            "scenes": self.scenes, "data": self.data, "commit": source_commit(),
         }  # fmt: skip
         write_sealed(self.path / "experiment.json", content)
 
