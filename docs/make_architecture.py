@@ -17,6 +17,33 @@ Data flows down this page. A module imports only from rooms above its own or fro
 imports. `normalization.py` and `slot_attention.py` need torch alone: start with those two.
 """
 
+# The way data takes through a command: a module for each station, none in a room above the one before.
+WALKS = {
+    "slotnorm reproduce toy": [
+        ("experiments.py", "the study by name: an experiment for every normalization and seed"),
+        ("data/generator.py", "scenes from the experiment's seed, made once and cached"),
+        ("data/batches.py", "batches in an order that the seed decides"),
+        ("models/image_autoencoder.py", "a batch becomes slots, masks and a reconstruction"),
+        ("evaluation/validation.py", "now and then the masks become scores"),
+        ("training/learner.py", "the loss becomes a step"),
+        ("training/checkpoints.py", "the weights become a checkpoint of the run"),
+        ("studies/sweep.py", "this, for all runs side by side"),
+        ("studies/run_evaluation.py", "every finished run becomes rows, for each test set and number of slots"),
+        ("report/reading.py", "runs and rows are read, what cannot be used is named"),
+        ("report/contents.py", "scores become curves, tables, claims: all that is shown, as plain data"),
+        ("report/writing.py", "the contents become files and the page"),
+        ("cli/verbs.py", "the command says where they are"),
+    ],
+    "slotnorm segment photo.png --run RUN": [
+        ("data/image_files.py", "the file becomes pixels, upright and 8 bits deep"),
+        ("data/resize.py", "scaled to the model's size, exactly as in training"),
+        ("models/weights.py", "the weights become a model"),
+        ("evaluation/label_maps.py", "masks become a label for every pixel of the photo"),
+        ("report/segmenter.py", "labels become files: label map, overlay, cut-outs, JSON"),
+        ("cli/verbs.py", "the command says where they are"),
+    ],
+}
+
 
 def docstring(path: Path) -> str:
     """What a module says it is."""
@@ -48,9 +75,18 @@ def described(folder: Path) -> Iterator[str]:
             yield from described(path.parent)
 
 
+def walked() -> Iterator[str]:
+    """The walks, station by station."""
+    for command, stations in WALKS.items():
+        yield from (f"`{command}`, station by station:", "")
+        for number, (module, sentence) in enumerate(stations, start=1):
+            yield f"{number}. [`{module}`](../src/slotnorm/{module}): {sentence}"
+        yield ""
+
+
 def page() -> str:
     """The page's text."""
-    lines = [HEAD]
+    lines = [HEAD, *walked()]
     for name, sentence in rooms().items():
         lines += [f"## `{name}`", "", f"{sentence[0].upper()}{sentence[1:]}.", ""]
         if (SOURCE / name).is_dir():

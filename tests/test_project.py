@@ -198,3 +198,16 @@ def test_pages_made_from_code_are_fresh(name, monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "docs"))
     maker = importlib.import_module(f"make_{name}")
     assert maker.PAGE.read_text(encoding="utf-8") == maker.page(), f"run python docs/make_{name}.py"
+
+
+def test_walks_through_the_house_take_no_step_back(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    for stations in importlib.import_module("make_architecture").WALKS.values():
+        ranks = [RANK[module.partition("/")[0].removesuffix(".py")] for module, _ in stations]
+        assert ranks == sorted(ranks)
+
+
+def test_the_top_level_is_the_papers_page_and_little_else():
+    entries = {path.name for path in SOURCE.iterdir()} - {"__init__.py", "__main__.py", "py.typed", "__pycache__"}
+    assert entries == {name if (SOURCE / name).is_dir() else f"{name}.py" for name in rooms()}
+    assert len(entries) <= 17
