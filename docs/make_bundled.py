@@ -14,7 +14,7 @@ import numpy as np
 
 from slotnorm import experiments
 from slotnorm.evaluation.scoring import score
-from slotnorm.models import SlotModel, weights
+from slotnorm.models import weights
 from slotnorm.models.bundled import HASHES, bundled_folder
 from slotnorm.report.model_views import median_run
 from slotnorm.report.reading import read
@@ -64,7 +64,6 @@ def _card(path: Path) -> str:
 def _add_scores(path: Path, run: RunScores, data: Path | None) -> None:
     """Put into the card what the file scores, on the scenes that the run was scored on."""
     model = weights.load(path)
-    assert isinstance(model, SlotModel)
     assert model.experiment is not None
     slots = [factor * model.experiment.slots for factor in _FACTORS]
     lines = ["", f"| this file on test scenes | {' | '.join(_METRICS.values())} |", "|---|---|---|---|"]

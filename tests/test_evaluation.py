@@ -24,7 +24,7 @@ from slotnorm.evaluation.scoring import DISTANCES, Evaluation, judge
 from slotnorm.metrics import average_precision
 from slotnorm.models import ImageAutoencoder, SlotModel, build
 from slotnorm.models.parts import Decomposition
-from slotnorm.models.property_targets import property_targets
+from slotnorm.models.set_predictor import property_targets
 from slotnorm.runtime import randomness
 
 STRIDED = ImageModel(size=8, channels=8, dim=8, hidden=16, kernel=3, strides=(2,), decoder_strides=(2,))
@@ -296,7 +296,7 @@ def test_what_cannot_be_scored_is_refused_in_one_sentence(scenes: Scenes, monkey
             sn.score(model, scenes, **arguments)
     with pytest.raises(UserError, match="there are no scenes to score"):
         sn.score(model, scenes[:0])
-    with pytest.raises(UserError, match="a set predictor has no decoder and so no masks; ask for attention"):
+    with pytest.raises(UserError, match="a model that predicts properties has no masks; ask for attention"):
         sn.score(model_of("properties"), scenes, source="masks")
     with pytest.raises(UserError, match=r"holds images of shape \(8, 8, 3\), but the model takes \(16, 16, 3\)"):
         sn.score(ImageAutoencoder(size=16, channels=8, dim=8), scenes)
@@ -322,14 +322,12 @@ def test_a_reconstruction_that_is_not_finite_is_refused(scenes: Scenes) -> None:
         sn.score(model, scenes[:3], slots=[3])
 
 
-class Splitting(SlotModel):
+class Splitting(ImageAutoencoder):
     """Splits every image into columns whose order the noise chooses; or, bound, by brightness."""
 
     def __init__(self, bound: bool) -> None:
-        super().__init__()
-        self.encoder, self.bound = ImageAutoencoder(size=8, channels=8, dim=8, decoder_strides=(2,)).encoder, bound
-        self.slot_attention = sn.SlotAttention(8)
-        self.experiment = tiny.experiment()
+        super().__init__(size=8, channels=8, dim=8, decoder_strides=(2,))
+        self.bound, self.experiment = bound, tiny.experiment()
 
     def encode(self, inputs: torch.Tensor) -> torch.Tensor:
         return inputs.mean(1).flatten(1)[..., None]

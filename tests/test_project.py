@@ -211,3 +211,15 @@ def test_the_top_level_is_the_papers_page_and_little_else():
     entries = {path.name for path in SOURCE.iterdir()} - {"__init__.py", "__main__.py", "py.typed", "__pycache__"}
     assert entries == {name if (SOURCE / name).is_dir() else f"{name}.py" for name in rooms()}
     assert len(entries) <= 17
+
+
+def test_only_the_models_know_their_kinds():
+    """Everything else asks a model what it takes and gives; `isinstance` may ask whether it is a SlotModel at all."""
+    kinds = {"ImageAutoencoder", "FeatureAutoencoder", "SetPredictor", "ImageModel", "FeatureModel", "SetModel"}
+    for path in modules():
+        if path.is_relative_to(SOURCE / "models"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance":
+                asked = {name.id for name in ast.walk(node.args[1]) if isinstance(name, ast.Name)}
+                assert not asked & kinds, f"{path}:{node.lineno} asks for {asked & kinds}"

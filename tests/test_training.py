@@ -18,7 +18,7 @@ from slotnorm.evaluation.label_maps import comparable_labels
 from slotnorm.evaluation.validation import validate
 from slotnorm.metrics import adjusted_rand_index
 from slotnorm.models.building import build
-from slotnorm.models.property_targets import property_targets
+from slotnorm.models.set_predictor import property_targets
 from slotnorm.normalization import normalizations
 from slotnorm.report.pictures import save_picture, slot_colors, soft_segmentation
 from slotnorm.runtime import randomness

@@ -17,6 +17,8 @@ class ImageModel:
 
     kind: ClassVar[str] = "image_autoencoder"
     input: ClassVar[Literal["images", "features"]] = "images"
+    authors_adam: ClassVar[Literal["torch", "tensorflow"]] = "tensorflow"
+    """Whose form of Adam the authors train it with."""
 
     size: int = 128
     """Side of the image, in pixels."""
@@ -59,6 +61,8 @@ class FeatureModel:
 
     kind: ClassVar[str] = "feature_autoencoder"
     input: ClassVar[Literal["images", "features"]] = "features"
+    authors_adam: ClassVar[Literal["torch", "tensorflow"]] = "torch"
+    """Whose form of Adam the authors train it with."""
 
     tokens: int = 784
     """Features an image."""
@@ -85,6 +89,8 @@ class SetModel:
 
     kind: ClassVar[str] = "set_predictor"
     input: ClassVar[Literal["images", "features"]] = "images"
+    authors_adam: ClassVar[Literal["torch", "tensorflow"]] = "torch"
+    """Whose form of Adam the authors train it with."""
 
     size: int = 128
     """Side of the image, in pixels."""

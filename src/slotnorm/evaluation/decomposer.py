@@ -17,10 +17,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from slotnorm.data.batches import to_images
 from slotnorm.data.scenes import Scenes
 from slotnorm.errors import UserError
-from slotnorm.models import FeatureAutoencoder, SetPredictor, SlotModel
+from slotnorm.models import SlotModel
 from slotnorm.models.parts import Decomposition
 from slotnorm.runtime import randomness
 
@@ -42,11 +41,9 @@ class Decomposer:
         self.iterations = model.slot_attention.iterations if iterations is None else iterations
         if self.iterations < 1:
             raise UserError(f"iterations is {self.iterations}; there must be at least one")
-        self.device = next(model.parameters()).device
-        self.field = "features" if isinstance(model, FeatureAutoencoder) else "images"
-        self.input_shape = _input_shape(model)
+        self.device = model.device
         self._check_scenes()
-        self.at_once = _scenes_at_once(model, self.input_shape)
+        self.at_once = _scenes_at_once(model)
 
     def groups(self, positions: NDArray[np.int64]) -> list[NDArray[np.int64]]:
         """The scenes at `positions` in groups: positions (at_once,), -1 for a blank."""
@@ -63,15 +60,14 @@ class Decomposer:
         """One field of a group, (at_once, ...), as it is stored; zero where the group is blank."""
         present = group >= 0
         # one by one: features may be computed when they are read, and then their bits depend on what is read with them
-        found = np.concatenate([self.scenes.read(field, group[[place]]) for place in np.flatnonzero(present)])
-        whole = np.zeros((self.at_once, *found.shape[1:]), dtype=found.dtype)
-        whole[present] = found
+        stored = np.concatenate([self.scenes.read(field, group[[place]]) for place in np.flatnonzero(present)])
+        whole = np.zeros((self.at_once, *stored.shape[1:]), dtype=stored.dtype)
+        whole[present] = stored
         return torch.from_numpy(whole)
 
     def encode(self, group: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         """The model's inputs for a group, and their tokens (at_once, N, channels)."""
-        stored = self.read(self.field, group)
-        inputs = to_images(stored, self.device) if self.field == "images" else stored.to(self.device).float()
+        inputs = self.model.prepare(self.read(self.model.input, group))
         return inputs, self.model.encode(inputs)
 
     def scene_noise(self, seed: int, group: NDArray[np.int64], num_slots: int) -> Tensor:
@@ -108,8 +104,8 @@ class Decomposer:
 
     def require_memory(self, num_slots: int) -> None:
         """Refuse a number of slots whose masks and attention do not fit in memory."""
-        pixels = 0 if isinstance(self.model, SetPredictor) else _places(self.input_shape)
-        needed = _COPIES * self.at_once * num_slots * (_num_tokens(self.model) + pixels) * 4
+        decoded = _places(self.model) if "masks" in self.model.sources else 0
+        needed = _COPIES * self.at_once * num_slots * (self.model.num_tokens + decoded) * 4
         free = _free_bytes(self.device)
         if needed > _SPARE * free:
             possible = int(num_slots * _SPARE * free / needed)
@@ -119,45 +115,30 @@ class Decomposer:
             )
 
     def _check_scenes(self) -> None:
-        scenes = self.scenes
+        scenes, field, shape = self.scenes, self.model.input, self.model.input_shape
         if not len(scenes):
             raise UserError(f"there are no scenes to score in this part of {scenes.directory}")
-        rows = scenes.features if self.field == "features" else scenes.images
+        rows = scenes.features if field == "features" else scenes.images
         if rows is None:
             raise UserError(
-                f"{scenes.directory} has no {self.field}, which the model takes; it has {', '.join(scenes.fields)}"
+                f"{scenes.directory} has no {field}, which the model takes; it has {', '.join(scenes.fields)}"
             )
-        if rows.shape[1:] != self.input_shape:
+        if rows.shape[1:] != shape:
             raise UserError(
-                f"{scenes.directory} holds {self.field} of shape {rows.shape[1:]}, but the model takes "
-                f"{self.input_shape}: build the set with that size, or choose another set or run"
+                f"{scenes.directory} holds {field} of shape {rows.shape[1:]}, but the model takes "
+                f"{shape}: build the set with that size, or choose another set or run"
             )
 
 
-def _input_shape(model: SlotModel) -> tuple[int, ...]:
-    """Of one scene, as `Scenes` hold it."""
-    if isinstance(model, FeatureAutoencoder):
-        return (model.encoder.tokens, model.encoder.features)  # type: ignore[return-value]
-    size: int = model.encoder.size  # type: ignore[assignment]
-    return (size, size, 3)
+def _places(model: SlotModel) -> int:
+    """Pixels, or tokens of features, of one scene."""
+    return math.prod(model.input_shape[:-1])
 
 
-def _num_tokens(model: SlotModel) -> int:
-    """Of one scene."""
-    if isinstance(model, FeatureAutoencoder):
-        return int(model.encoder.tokens)  # type: ignore[arg-type]
-    return int(model.encoder.grid) ** 2  # type: ignore[arg-type]
-
-
-def _places(input_shape: tuple[int, ...]) -> int:
-    """Pixels or tokens of one scene."""
-    return math.prod(input_shape[:-1])
-
-
-def _scenes_at_once(model: SlotModel, input_shape: tuple[int, ...]) -> int:
+def _scenes_at_once(model: SlotModel) -> int:
     """A power of two that depends on the model's sizes alone, not on the device: so neither do the groups."""
-    channels = max(input_shape[-1], model.slot_attention.dim_in)
-    fitting = max(1, _GROUP_BYTES // (4 * channels * _places(input_shape)))
+    channels = max(model.input_shape[-1], model.slot_attention.dim_in)
+    fitting = max(1, _GROUP_BYTES // (4 * channels * _places(model)))
     return min(_MOST_SCENES, 1 << (fitting.bit_length() - 1))
 
 

@@ -100,8 +100,8 @@ def make_examples(
     """
     decomposer = Decomposer(model, scenes, iterations)
     groups = decomposer.groups(np.arange(len(scenes), dtype=np.int64))
-    in_colour = decomposer.field == "images"
-    wanted, small = set(reconstruct_at), decomposer.input_shape[0] <= _SMALL_SIDE
+    in_colour = model.input == "images"
+    wanted, small = set(reconstruct_at), model.input_shape[0] <= _SMALL_SIDE
     masks: dict[int, Any] = {k: [] for k in sorted({*slots, *wanted})}
     reconstructions: dict[int, Any] = {k: [] for k in masks if in_colour and (small or k in wanted)}
     with decomposer.evaluating():

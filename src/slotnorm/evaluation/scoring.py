@@ -27,8 +27,7 @@ from slotnorm.evaluation.decomposer import Decomposer
 from slotnorm.evaluation.label_maps import as_maps, comparable_labels, count_visible
 from slotnorm.evaluation.rows import MISSING, Rows
 from slotnorm.metrics import average_precision, labels_from_masks, segmentation_scores, squared_error
-from slotnorm.models import SetPredictor, SlotModel
-from slotnorm.models.property_targets import property_targets
+from slotnorm.models import SlotModel
 from slotnorm.storage import archives
 from slotnorm.storage.fingerprints import fingerprint
 from slotnorm.storage.serialization import digest, to_document
@@ -150,11 +149,10 @@ class Evaluation:
         self.decomposer = Decomposer(model, scenes, iterations)
         self.decomposer.require_memory(max(self.slots))
         self.sources = _checked_sources(source, model)
-        self._is_set_predictor = isinstance(model, SetPredictor)
         segmented = [(name, metric) for name in self.sources for metric in _SEGMENTATION if scenes.labels is not None]
         reconstructed = [("masks", "l2")] if "masks" in self.sources else []
         self.columns = (*segmented, *reconstructed)
-        self._ranks = self._is_set_predictor and bool(scenes.properties)
+        self._ranks = model.predicts == "properties" and bool(scenes.properties)
         if not self.columns and not self._ranks:
             raise UserError(
                 f"{scenes.directory} has neither masks nor properties to compare with, and {', '.join(self.sources)} "
@@ -265,7 +263,7 @@ class Evaluation:
     def _average_precisions(self, predictions: NDArray[np.float32]) -> list[float]:
         order = np.argsort(self.scenes.index, kind="stable")  # of equal confidences the first counts first
         properties = {name: torch.from_numpy(values[order]) for name, values in self.scenes.properties.items()}
-        targets = property_targets(properties, self.identity["protocol"])
+        targets = self.model.targets(properties)
         ranked = torch.from_numpy(predictions[order])
         return [float(average_precision(ranked, targets, distance)) for distance in DISTANCES.values()]
 
@@ -303,17 +301,17 @@ class Evaluation:
         segmented: dict[str, Tensor] = {}
         found: dict[tuple[str, str], Tensor] = {}
         predictions = None
-        if self._is_set_predictor:
-            decomposition = self.decomposer.decompose(tokens, noise, reconstruct=False)
-            segmented["attention"] = decomposition.masks
-            predictions = decomposition.predictions if self._ranks else None
-        elif "masks" in self.sources:
+        if "masks" in self.sources:
             decomposition = self.decomposer.decompose(tokens, noise, reconstruct=True)
             segmented = {"masks": decomposition.masks, "attention": decomposition.attention}
             if decomposition.reconstruction is not None:
                 found["masks", "l2"] = squared_error(decomposition.reconstruction, inputs)
-        else:
+        elif "masks" in self.model.sources:  # nothing is decoded
             segmented["attention"] = self.decomposer.attend(tokens, noise)
+        else:
+            decomposition = self.decomposer.decompose(tokens, noise, reconstruct=False)
+            segmented["attention"] = decomposition.masks
+            predictions = decomposition.predictions if self._ranks else None
         if labels is not None:
             for source in self.sources:
                 true, predicted = comparable_labels(segmented[source], labels)
@@ -334,8 +332,7 @@ def _checked_sources(source: str | Sequence[str], model: SlotModel) -> tuple[str
     for name in asked:
         if name not in SOURCES:
             raise UserError(f"there is no source {name!r}; {nearest(name, SOURCES)}")
-    available = ("attention",) if isinstance(model, SetPredictor) else SOURCES
-    kept = tuple(name for name in available if name in asked)
+    kept = tuple(name for name in model.sources if name in asked)
     if not kept:
-        raise UserError(f"a set predictor has no decoder and so no {', '.join(asked)}; ask for attention")
+        raise UserError(f"a model that predicts {model.predicts} has no {', '.join(asked)}; ask for attention")
     return kept

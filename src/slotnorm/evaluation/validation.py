@@ -6,15 +6,14 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from slotnorm.config import Experiment
-from slotnorm.data.batches import to_images
 from slotnorm.data.scenes import Scenes
 from slotnorm.evaluation.label_maps import comparable_labels
 from slotnorm.metrics import adjusted_rand_index, average_precision, squared_error
+from slotnorm.models import SlotModel
 from slotnorm.models.parts import Decomposition
-from slotnorm.models.property_targets import property_targets
 from slotnorm.runtime import randomness
 from slotnorm.runtime.ranks import Ranks
 
@@ -28,7 +27,7 @@ def validated_slots(experiment: Experiment) -> tuple[int, int]:
 
 
 def validate(
-    model: nn.Module, scenes: Scenes, experiment: Experiment, ranks: Ranks, numbers: Sequence[int] | None = None
+    model: SlotModel, scenes: Scenes, experiment: Experiment, ranks: Ranks, numbers: Sequence[int] | None = None
 ) -> dict[str, float]:
     """Mean F-ARI, ARI and l2 (or average precision) over the scenes, as `f_ari@K`; every rank returns them.
 
@@ -43,31 +42,32 @@ def validate(
         predictions = results.pop("predictions", None)
         scores |= {f"{name}@{slots}": float(values.nanmean()) for name, values in results.items()}  # NaN: no foreground
         if predictions is not None:
-            targets = _targets(scenes, np.arange(len(scenes)), experiment)
+            properties = {name: torch.from_numpy(np.array(values)) for name, values in scenes.properties.items()}
+            targets = model.targets(properties)
             scores[f"average_precision@{slots}"] = float(average_precision(predictions.cpu(), targets, _DISTANCE))
     return {name: score for name, score in scores.items() if not math.isnan(score)}
 
 
 @torch.no_grad()
 def decompose(
-    model: nn.Module, scenes: Scenes, positions: NDArray[np.int64], experiment: Experiment, slots: int
+    model: SlotModel, scenes: Scenes, positions: NDArray[np.int64], experiment: Experiment, slots: int
 ) -> tuple[Tensor, Decomposition]:
     """The model's input for some scenes and what it makes of them in evaluation, with noise of each scene's own."""
-    device = next(model.parameters()).device
-    read = torch.from_numpy(scenes.read(experiment.recipe.model.input, positions))
-    inputs = to_images(read, device) if experiment.recipe.model.input == "images" else read.to(device).float()
+    inputs = model.prepare(torch.from_numpy(scenes.read(model.input, positions)))
     keys: list[tuple[int, ...]] = [(slots, scene) for scene in scenes.index[positions].tolist()]
-    noise = randomness.slot_noise(experiment.seed, "validation", keys, slots, experiment.recipe.model.dim)
+    noise = randomness.slot_noise(experiment.seed, "validation", keys, slots, model.slot_attention.dim)
     iterations = experiment.recipe.evaluation_iterations
     was_training = model.training
     model.eval()
-    decomposition = model(inputs, num_slots=slots, iterations=iterations, noise=torch.from_numpy(noise).to(device))
+    decomposition = model(
+        inputs, num_slots=slots, iterations=iterations, noise=torch.from_numpy(noise).to(model.device)
+    )
     model.train(was_training)
     return inputs, decomposition
 
 
 def _score_scenes(
-    model: nn.Module, scenes: Scenes, experiment: Experiment, slots: int, ranks: Ranks
+    model: SlotModel, scenes: Scenes, experiment: Experiment, slots: int, ranks: Ranks
 ) -> dict[str, Tensor]:
     """Each score of each scene, (n,), and a set predictor's predictions, (n, K, 19); each rank does its share."""
     mine = np.arange(len(scenes))[ranks.rank :: ranks.world_size]
@@ -96,8 +96,3 @@ def _score(
     if decomposition.predictions is not None:
         scores["predictions"] = decomposition.predictions.double()
     return scores
-
-
-def _targets(scenes: Scenes, positions: NDArray[np.int64], experiment: Experiment) -> Tensor:
-    properties = {name: torch.from_numpy(values[positions]) for name, values in scenes.properties.items()}
-    return property_targets(properties, experiment.recipe.protocol)

@@ -57,7 +57,8 @@ class TransposedConvolution(nn.ConvTranspose2d):
 def reach_of_taps(size: int, kernel: int, stride: int) -> Tensor:
     """Where each tap of a transposed convolution reaches from a map of `size`: (kernel², (stride · size)²), 0 or 1."""
     places = torch.arange(stride * size) + kernel // 2 - torch.arange(kernel)[:, None]  # stride times the input's place
-    reach = ((places % stride == 0) & (places >= 0) & (places < stride * size)).float()
+    reach = (places % stride == 0) & (places >= 0) & (places < stride * size)
+    reach = reach.to(torch.get_default_dtype())  # that of the weights it is multiplied with
     return torch.kron(reach, reach)
 
 

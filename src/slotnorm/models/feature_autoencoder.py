@@ -25,6 +25,9 @@ class FeatureAutoencoder(SlotModel):
     `recompute` trades time for memory that does not grow with K in training; it may be set at any time.
     """
 
+    input, predicts = "features", "reconstruction"
+    encoder: "FeatureEncoder"
+
     def __init__(
         self,
         tokens: int = 784,
@@ -44,6 +47,14 @@ class FeatureAutoencoder(SlotModel):
         self.encoder = FeatureEncoder(tokens, features, dim)
         self.slot_attention = SlotAttention(dim, normalization, dim, hidden, iterations, protocol)
         self.decoder = FeatureDecoder(tokens, features, dim, decoder)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return (self.encoder.tokens, self.encoder.features)
+
+    @property
+    def num_tokens(self) -> int:
+        return self.encoder.tokens
 
     def read(self, slots: Tensor, attention: Tensor, reconstruct: bool = True) -> Decomposition:
         masks, reconstruction = self.decoder(slots, reconstruct, self.recompute)

@@ -38,6 +38,9 @@ class ImageAutoencoder(SlotModel):
     `recompute` trades time for memory that does not grow with K in training; it may be set at any time.
     """
 
+    input, predicts = "images", "reconstruction"
+    encoder: "ImageEncoder"
+
     def __init__(
         self,
         size: int = 128,
@@ -74,6 +77,14 @@ class ImageAutoencoder(SlotModel):
             self.decoder = DenseDecoder(size, dim, decoder_hidden)
         else:
             raise UserError(f"there is no decoder {decoder!r}; {nearest(decoder, ('broadcast', 'dense'))}")
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return (self.size, self.size, 3)
+
+    @property
+    def num_tokens(self) -> int:
+        return self.encoder.grid**2
 
     def read(self, slots: Tensor, attention: Tensor, reconstruct: bool = True) -> Decomposition:
         masks, reconstruction = mix(self.decoder.decoding(), slots, reconstruct=reconstruct, recompute=self.recompute)

@@ -1,14 +1,17 @@
 """What the models share: the result, the facade, position embeddings and initial values."""
 
 import math
+from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from slotnorm.config import Experiment
+from slotnorm.data.batches import to_images
 from slotnorm.errors import UserError, nearest
+from slotnorm.metrics import squared_error
 from slotnorm.slot_attention import SlotAttention
 
 
@@ -31,13 +34,62 @@ class SlotModel(nn.Module):
     """A facade over `encoder`, `slot_attention` and what reads the slots.
 
     `model(inputs, num_slots=7)` is `model.decompose(model.encode(inputs), num_slots=7)`; a sweep over the number of
-    slots encodes once and decomposes many times.
+    slots encodes once and decomposes many times. A model says what it takes (`input`, `input_shape`, `num_tokens`) and
+    what it is trained for (`predicts`, `loss`): training, evaluation and segmentation ask it, and know no kinds.
     """
 
+    input: ClassVar[Literal["images", "features"]]
+    """Which field of scenes it takes."""
+    predicts: ClassVar[Literal["reconstruction", "properties"]]
+    """What it is trained to give: its input again, with masks of its own; or the properties of objects."""
     encoder: nn.Module
     slot_attention: SlotAttention
     experiment: Experiment | None = None
     """What the model was built for, where `build` made it."""
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Of one scene's input, as `Scenes` hold it: (size, size, 3), or (tokens, features)."""
+        raise TypeError(f"model {type(self).__name__} defines no input_shape")
+
+    @property
+    def num_tokens(self) -> int:
+        """N: the tokens of one scene."""
+        raise TypeError(f"model {type(self).__name__} defines no num_tokens")
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The fields of scenes that its loss needs."""
+        return (self.input, "properties") if self.predicts == "properties" else (self.input,)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """What it segments by: the masks of its decoder, where it has one, and the attention."""
+        return ("masks", "attention") if self.predicts == "reconstruction" else ("attention",)
+
+    @property
+    def device(self) -> torch.device:
+        """Where its weights are."""
+        return next(self.parameters()).device
+
+    def prepare(self, stored: Tensor) -> Tensor:
+        """What scenes store, images (B, H, W, 3) uint8 or features (B, N, F) float16, as the model takes it."""
+        if self.input == "images":
+            return to_images(stored, self.device)
+        return stored.to(self.device, non_blocking=True).float()
+
+    def targets(self, properties: Mapping[str, Tensor], at_least: int = 1) -> Tensor:
+        """What predictions are compared with: properties (B, O) by name -> (B, O', outputs), O' at least `at_least`."""
+        raise TypeError(f"model {type(self).__name__} predicts {self.predicts} and has no targets among properties")
+
+    def loss(self, decomposition: Decomposition, inputs: Tensor, properties: Mapping[str, Tensor]) -> Tensor:
+        """The mean loss of a batch, a scalar: here the squared error of the reconstruction.
+
+        `inputs` are what was decomposed and `properties` its scenes', by name (B, O), empty where nobody needs them.
+        """
+        if decomposition.reconstruction is None:
+            raise TypeError(f"model {type(self).__name__} reconstructs nothing and defines no loss of its own")
+        return squared_error(decomposition.reconstruction, inputs).mean()
 
     def forward(self, inputs: Tensor, num_slots: int | None = None, **arguments: Any) -> Decomposition:
         """The decomposition of a batch; arguments as for `decompose`."""
@@ -62,8 +114,8 @@ class SlotModel(nn.Module):
         K is `num_slots`, or what the initial `slots` (B, K, D) or the standard normal `noise` (B, K, D) say. Without
         `reconstruct` the masks are made alone, which is cheaper.
         """
-        found, attention = self.slot_attention(tokens, num_slots, iterations=iterations, slots=slots, noise=noise)
-        return self.read(found, attention, reconstruct)
+        final, attention = self.slot_attention(tokens, num_slots, iterations=iterations, slots=slots, noise=noise)
+        return self.read(final, attention, reconstruct)
 
     def read(self, slots: Tensor, attention: Tensor, reconstruct: bool) -> Decomposition:
         """What the slots (B, K, D) say, with the attention (B, K, N) that made them."""

@@ -1,12 +1,13 @@
-"""The set predictor: the properties of every object in a scene, matched to the true ones by the Hungarian method."""
+"""The set predictor: the properties of every object in a scene, 19 numbers each, matched by the Hungarian method."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
-from torch.nn.functional import huber_loss
+from torch.nn.functional import huber_loss, one_hot, pad
 
+from slotnorm.config import Protocol
 from slotnorm.errors import UserError
 from slotnorm.models.image_autoencoder import ImageEncoder
 from slotnorm.models.parts import Decomposition, SlotModel, check_positive, draw_glorot, multilayer
@@ -14,13 +15,19 @@ from slotnorm.normalization import Normalization
 from slotnorm.slot_attention import SlotAttention
 
 _HEAD = 64  # the width of the head's hidden layer, whatever the slots' is
+_ATTRIBUTES = {"shape": 3, "size": 2, "material": 2, "color": 8}
+_COORDINATES = ("x", "y", "z")
 
 
 class SetPredictor(SlotModel):
     """Images (B, 3, size, size) in [-1, 1] -> predictions (B, K, outputs) in (0, 1): the paper's property model.
 
     Its masks are the attention at the tokens' grid, (B, K, size / 4, size / 4); it reconstructs nothing.
+    `protocol` also decides how positions are scaled in what it should predict: see `property_targets`.
     """
+
+    input, predicts = "images", "properties"
+    encoder: ImageEncoder
 
     def __init__(
         self,
@@ -36,16 +43,33 @@ class SetPredictor(SlotModel):
         strides: Sequence[int] = (1, 2, 2, 1),
         positions: str = "ramps",
         position_scale: float | None = None,
-        protocol: str = "paper",
+        protocol: Protocol = "paper",
     ) -> None:
         super().__init__()
         check_positive(size=size, channels=channels, dim=dim, outputs=outputs, hidden=hidden)
-        self.size = size
+        self.size, self.protocol = size, protocol
         self.encoder = ImageEncoder(size, channels, kernel, strides, positions, position_scale)
         self.slot_attention = SlotAttention(dim, normalization, channels, hidden, iterations, protocol)
         self.head = multilayer(dim, _HEAD, outputs)
         draw_glorot(self.head)
         self.grid = self.encoder.grid
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return (self.size, self.size, 3)
+
+    @property
+    def num_tokens(self) -> int:
+        return self.grid**2
+
+    def targets(self, properties: Mapping[str, Tensor], at_least: int = 1) -> Tensor:
+        return property_targets(properties, self.protocol, at_least)
+
+    def loss(self, decomposition: Decomposition, inputs: Tensor, properties: Mapping[str, Tensor]) -> Tensor:
+        """The matching loss; slots without an object learn to predict emptiness."""
+        assert decomposition.predictions is not None  # of `read` above
+        targets = self.targets(properties, at_least=decomposition.predictions.shape[1])
+        return matching_loss(decomposition.predictions, targets.to(inputs.device))
 
     def read(self, slots: Tensor, attention: Tensor, reconstruct: bool = True) -> Decomposition:
         masks = attention.unflatten(2, (self.grid, self.grid))
@@ -80,3 +104,26 @@ def matching_loss(predictions: Tensor, targets: Tensor) -> Tensor:
     index = [(torch.as_tensor(slots), torch.as_tensor(objects)) for slots, objects in pairs]
     matched = torch.stack([costs[image, slots, objects] for image, (slots, objects) in enumerate(index)])
     return matched.mean()
+
+
+def property_targets(properties: Mapping[str, Tensor], protocol: Protocol = "paper", at_least: int = 1) -> Tensor:
+    """One-hot shape 3, size 2, material 2, colour 8, then x y z and the real-object flag: (B, O) each -> (B, O', 19).
+
+    O' is O, or `at_least` if that is more: the rest is padding, which predictors learn to call empty. Positions are
+    (c + 3) / 6 and padding is all zero; the authors scale z by its own range [0.35, 0.7], padding included.
+    """
+    if missing := [name for name in (*_ATTRIBUTES, *_COORDINATES) if name not in properties]:
+        raise UserError(
+            f"these scenes have no property {missing[0]!r}; a set predictor needs shape, size, material, color, x, y, z"
+        )
+    missing_rows = max(at_least - properties["shape"].shape[1], 0)
+    properties = {name: pad(properties[name], (0, missing_rows)) for name in (*_ATTRIBUTES, *_COORDINATES)}
+    real = (properties["shape"] > 0)[..., None]
+    # code 0 is padding and becomes a row of zeros
+    attributes = [one_hot(properties[name].long(), classes + 1)[..., 1:] for name, classes in _ATTRIBUTES.items()]
+    x, y, z = (properties[name].float() for name in _COORDINATES)
+    if protocol == "paper":
+        position = torch.stack([(x + 3) / 6, (y + 3) / 6, (z + 3) / 6], dim=-1) * real
+    else:
+        position = torch.stack([(x + 3) / 6, (y + 3) / 6, (z - 0.35) / 0.35], dim=-1)
+    return torch.cat([*attributes, position, real], dim=-1).float()

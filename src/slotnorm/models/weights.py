@@ -7,12 +7,13 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors import torch as safetensors_torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from slotnorm import __version__
 from slotnorm.config import Experiment
 from slotnorm.errors import DamagedFile, NonFinite, UserError
 from slotnorm.models.building import build
+from slotnorm.models.parts import SlotModel
 from slotnorm.storage import files
 from slotnorm.storage.fingerprints import fingerprint
 from slotnorm.storage.serialization import canonical, digest, from_document, to_document
@@ -86,7 +87,7 @@ def require_finite(tensors: dict[str, Tensor]) -> None:
             raise NonFinite(f"{name} is not finite and is not saved; lower recipe.learning-rate and resume")
 
 
-def restore(weights: Weights, path: Path) -> nn.Module:
+def restore(weights: Weights, path: Path) -> SlotModel:
     """The model of an experiment with these weights, in evaluation mode and with its `experiment` attached."""
     model = build(weights.experiment)
     try:
@@ -97,7 +98,7 @@ def restore(weights: Weights, path: Path) -> nn.Module:
     return model.eval()
 
 
-def load(path: str | Path) -> nn.Module:
+def load(path: str | Path) -> SlotModel:
     """The model in a weights file, ready to evaluate; `model.experiment` says what it was trained for and how."""
     return restore(unpack(Path(path)), Path(path))
 

@@ -75,7 +75,7 @@ def run_demo(num: int, folder: Path | None = None) -> Demo:
     """Evaluate the models of `folder` (None: the bundled ones) on `num` new scenes of each of their test sets."""
     if num < 2:
         raise UserError(f"--scenes {num} is too few: ask for 2 or more")
-    models = [_load(path) for path in bundled_files(folder)]
+    models = [weights.load(path) for path in bundled_files(folder)]
     experiment = models[0].experiment
     assert experiment is not None
     trained = experiment.slots
@@ -121,12 +121,6 @@ def _generate(model: SlotModel, test: EvaluationSet, num: int, folder: Path) -> 
     if scenes is None:
         raise UserError(f"{model.experiment.run_name} was not trained on generated scenes; the demo needs one that was")
     return build(scene_spec(scenes, "test", test.objects), num, folder, jobs=1)
-
-
-def _load(path: Path) -> SlotModel:
-    model = weights.load(path)
-    assert isinstance(model, SlotModel)
-    return model
 
 
 @contextmanager

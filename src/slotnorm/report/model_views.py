@@ -149,7 +149,6 @@ class Inspector:
             model = weights.load(exported[0])
         else:
             raise UserError(f"{folder} has neither checkpoints nor exported weights")
-        assert isinstance(model, SlotModel)
         if fingerprint(model.state_dict()) != run.facts["weights"]:
             raise UserError(
                 f"the weights in {folder} are not those that were evaluated; run `slotnorm eval {folder}` again"

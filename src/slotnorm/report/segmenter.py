@@ -23,11 +23,10 @@ from torch import Tensor
 
 from slotnorm import __version__
 from slotnorm.data.backbones import FrozenBackbone
-from slotnorm.data.batches import to_images
 from slotnorm.data.image_files import read_image
 from slotnorm.errors import UserError
 from slotnorm.evaluation.label_maps import as_maps, scaled_labels
-from slotnorm.models import FeatureAutoencoder, SlotModel, weights
+from slotnorm.models import SlotModel, weights
 from slotnorm.report.coloring import palette
 from slotnorm.report.safe_names import file_name
 from slotnorm.runtime import randomness
@@ -89,9 +88,8 @@ class Segmenter:
         if not 1 <= num_slots <= MOST_SLOTS:
             raise UserError(f"{num_slots} slots are not possible: a label map of 8 bits takes 1 to {MOST_SLOTS}")
         self.model, self.num_slots, self.seed = model.eval(), num_slots, seed
-        self.device = next(model.parameters()).device
         self.backbone = _checked_backbone(model, backbone)
-        self.size: int = self.backbone.size if self.backbone else model.encoder.size  # type: ignore[assignment]
+        self.size: int = self.backbone.size if self.backbone else model.input_shape[0]
 
     @cached_property
     def settings(self) -> dict[str, Any]:
@@ -114,24 +112,24 @@ class Segmenter:
         keys: list[tuple[int, ...]] = [(self.num_slots,)]
         noise = randomness.slot_noise(self.seed, "segment", keys, self.num_slots, self.model.slot_attention.dim)
         with torch.inference_mode():
-            found = self.model(self._inputs(pixels), noise=torch.from_numpy(noise).to(self.device), reconstruct=False)
-            labels = scaled_labels(as_maps(found.masks).cpu(), image.height, image.width)[0]
-            masses = found.attention[0].double().sum(dim=1).cpu()
-        return Segmentation(image, labels.to(torch.uint8).numpy(), masses.numpy(), found.attention.shape[-1], self.size)
+            on_device = torch.from_numpy(noise).to(self.model.device)
+            made = self.model(self._inputs(pixels), noise=on_device, reconstruct=False)
+            labels = scaled_labels(as_maps(made.masks).cpu(), image.height, image.width)[0]
+            masses = made.attention[0].double().sum(dim=1).cpu()
+        return Segmentation(image, labels.to(torch.uint8).numpy(), masses.numpy(), made.attention.shape[-1], self.size)
 
     def _inputs(self, pixels: Tensor) -> Tensor:
         if self.backbone is None:
-            return to_images(pixels, self.device)
-        features: Tensor = self.backbone(pixels).half().float()  # stored features have half precision
-        return features.to(self.device)
+            return self.model.prepare(pixels)
+        return self.model.prepare(self.backbone(pixels).half())  # stored features have half precision
 
 
 def _checked_backbone(model: SlotModel, backbone: FrozenBackbone | None) -> FrozenBackbone | None:
-    if not isinstance(model, FeatureAutoencoder):
+    if model.input == "images":
         if backbone is not None:
             raise UserError("this model takes images themselves: leave out --backbone")
         return None
-    wanted = (model.encoder.tokens, model.encoder.features)
+    wanted = model.input_shape
     if backbone is None:
         raise UserError(
             f"this model takes features, {wanted[0]} x {wanted[1]} an image, and no images: name the network that "
@@ -158,7 +156,6 @@ def load_model(path: str | Path) -> SlotModel:
             print(f"note: {path} is still training; its newest checkpoint is used, {steps}", file=sys.stderr)
     else:
         model = weights.load(path)
-    assert isinstance(model, SlotModel)
     return model
 
 

@@ -22,7 +22,6 @@ from slotnorm.evaluation import failed_runs
 from slotnorm.evaluation.rows import MISSING, Rows
 from slotnorm.evaluation.scoring import DISTANCES, SLOTS, Evaluation, Scores, judge
 from slotnorm.experiments import EvaluationSet, Study, evaluation_set, evaluation_sets, studies
-from slotnorm.models import SlotModel
 from slotnorm.runtime.progress import Progress
 from slotnorm.storage import files
 from slotnorm.storage.serialization import read_sealed, write_sealed
@@ -48,9 +47,7 @@ class Job:
 
     def ask(self) -> Evaluation:
         """The run's model, asked about the scenes."""
-        model = self.run.model()
-        assert isinstance(model, SlotModel)
-        return Evaluation(model, self.scenes, self.slots)
+        return Evaluation(self.run.model(), self.scenes, self.slots)
 
     def path(self, number: int) -> Path:
         """Where the rows with this many slots are."""

@@ -7,13 +7,10 @@ import torch
 from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from slotnorm.config import Experiment, SetModel
-from slotnorm.data.batches import Batch, to_images
+from slotnorm.config import Experiment
+from slotnorm.data.batches import Batch
 from slotnorm.errors import NonFinite, UserError
-from slotnorm.metrics import squared_error
 from slotnorm.models.building import build
-from slotnorm.models.property_targets import property_targets
-from slotnorm.models.set_predictor import matching_loss
 from slotnorm.runtime import randomness
 from slotnorm.runtime.ranks import Ranks, lost_rank_named
 from slotnorm.runtime.signals import WATCHED
@@ -81,9 +78,9 @@ class Learner:
         return float(extra[0]) / self.ranks.world_size, next(iter(received), None)
 
     def loss(self, batch: Batch) -> Tensor:
-        """The mean loss over this rank's images: squared error of the reconstruction, or the matching loss."""
+        """The model's mean loss over this rank's images."""
         experiment, device = self.experiment, self.ranks.device
-        inputs = model_inputs(batch, device)
+        inputs = self.model.prepare(getattr(batch, self.model.input))
         keys: list[tuple[int, ...]] = [(batch.step, sample) for sample in batch.sample.tolist()]
         noise = randomness.slot_noise(experiment.seed, "slots", keys, experiment.slots, experiment.recipe.model.dim)
         half = _HALVES.get(experiment.recipe.precision)
@@ -94,10 +91,7 @@ class Learner:
                 iterations=experiment.recipe.iterations,
                 noise=torch.from_numpy(noise).to(device),
             )
-        if isinstance(experiment.recipe.model, SetModel):
-            targets = property_targets(batch.properties, experiment.recipe.protocol, experiment.slots).to(device)
-            return matching_loss(decomposition.predictions, targets)
-        return squared_error(decomposition.reconstruction, inputs).mean()
+        return self.model.loss(decomposition, inputs, batch.properties)
 
     def _require_finite(self, step: int, loss: float, norm: float) -> None:
         overflow_is_normal = self.scaler.is_enabled() and self.scaler.get_scale() > 1.0  # the scaler skips such a step
@@ -137,11 +131,3 @@ class Learner:
         if self.scaler.is_enabled():
             scale, growth = optimizer["scaler"].tolist()
             self.scaler.load_state_dict({**self.scaler.state_dict(), "scale": scale, "_growth_tracker": int(growth)})
-
-
-def model_inputs(batch: Batch, device: torch.device) -> Tensor:
-    """Images (B, 3, H, W) in [-1, 1], or features (B, N, F), as float32 on the device."""
-    if batch.features is not None:
-        return batch.features.to(device, non_blocking=True).float()
-    assert batch.images is not None
-    return to_images(batch.images, device)

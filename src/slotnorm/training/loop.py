@@ -15,11 +15,12 @@ import torch
 from numpy.typing import NDArray
 
 from slotnorm import __version__
-from slotnorm.config import Experiment, SetModel
+from slotnorm.config import Experiment
 from slotnorm.data.batches import batches
 from slotnorm.data.scenes import Scenes, data_fingerprint
 from slotnorm.errors import DamagedFile, UserError
 from slotnorm.evaluation.validation import decompose, validate, validated_slots
+from slotnorm.models import SlotModel
 from slotnorm.models.building import require_normalization
 from slotnorm.models.weights import Weights
 from slotnorm.runtime.progress import Progress
@@ -90,9 +91,10 @@ def train(
             ranks.wait_for_first()
         scenes, run = _open(path, experiment, data)
         if ranks.first:
-            _warn_of_too_few_slots(scenes, experiment)
             ranks.wait_for_first()
         training = Trainer(run, scenes, validation_scenes(experiment, data), ranks, draw, validate_slots)
+        if ranks.first:
+            _warn_of_too_few_slots(scenes, training.learner.model, experiment.slots)
         stop = stack.enter_context(
             Stop()
         )  # not before: making the scenes can be interrupted at once, and continues too
@@ -147,7 +149,7 @@ class Trainer:
             start=self.step,
             stop=self.recipe.steps,
             flip=self.recipe.flip,
-            fields=_fields(self.experiment),
+            fields=self.learner.model.fields,
             rank=self.ranks.rank,
             world_size=self.ranks.world_size,
             workers=workers,
@@ -200,7 +202,7 @@ class Trainer:
         _, decomposition = decompose(model, self.validated, positions, self.experiment, slots)
         images = None if self.validated.images is None else self.validated.read("images", positions)
         reconstruction = None
-        if self.recipe.model.input == "images" and decomposition.reconstruction is not None:
+        if model.input == "images" and decomposition.reconstruction is not None:
             reconstruction = decomposition.reconstruction.float().cpu().numpy()
         picture = Picture(images, decomposition.masks.float().cpu().numpy(), reconstruction)
         self.draw(self.run.path / "pictures" / f"step-{self.step}.png", picture)
@@ -237,11 +239,6 @@ def _environment(ranks: Ranks) -> dict[str, Any]:
     }
 
 
-def _fields(experiment: Experiment) -> tuple[str, ...]:
-    properties = ("properties",) if isinstance(experiment.recipe.model, SetModel) else ()
-    return (experiment.recipe.model.input, *properties)
-
-
 def _finished(path: Path, experiment: Experiment) -> Run | None:
     """The run, if it holds this experiment and its last checkpoint is whole: then not even the data is needed."""
     if not (path / "experiment.json").is_file() or (run := Run.open(path)).experiment != experiment:
@@ -266,13 +263,14 @@ def _remove_if_empty(path: Path) -> None:
         path.rmdir()
 
 
-def _warn_of_too_few_slots(scenes: Scenes, experiment: Experiment) -> None:
-    crowded = int((scenes.counts >= experiment.slots).sum())
-    if crowded and not isinstance(experiment.recipe.model, SetModel):
+def _warn_of_too_few_slots(scenes: Scenes, model: SlotModel, slots: int) -> None:
+    """Who reconstructs needs a slot for the background; who predicts properties does not."""
+    crowded = int((scenes.counts >= slots).sum())
+    if crowded and model.predicts == "reconstruction":
         _say(
-            f"WARNING: {crowded} of {len(scenes)} training scenes have {experiment.slots} or more objects (up to "
-            f"{int(scenes.counts.max())}), but there are only {experiment.slots} slots, and the background needs one "
-            "too: use more --slots or fewer --max-objects"
+            f"WARNING: {crowded} of {len(scenes)} training scenes have {slots} or more objects (up to "
+            f"{int(scenes.counts.max())}), but there are only {slots} slots, and the background needs one too: use "
+            "more --slots or fewer --max-objects"
         )
 
 

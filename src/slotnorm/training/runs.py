@@ -10,13 +10,11 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from slotnorm import __version__
 from slotnorm.config import Experiment, dataset_label
 from slotnorm.errors import UserError
 from slotnorm.experiments import command_line
-from slotnorm.models import weights
+from slotnorm.models import SlotModel, weights
 from slotnorm.runtime.source import source_commit
 from slotnorm.storage.serialization import differences, from_document, read_sealed, to_document, write_sealed
 from slotnorm.training import checkpoints
@@ -83,7 +81,7 @@ class Run:
         """The newest whole checkpoint's weights."""
         return weights.unpack(self.checkpoints / f"step-{self.record()['step']}.safetensors")
 
-    def model(self) -> nn.Module:
+    def model(self) -> SlotModel:
         """The model with the newest whole checkpoint's weights, in evaluation mode; `model.experiment` is the run's."""
         return weights.restore(self.weights(), self.path)
 

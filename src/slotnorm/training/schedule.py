@@ -2,7 +2,7 @@
 
 import math
 
-from slotnorm.config import ImageModel, Recipe
+from slotnorm.config import Recipe
 
 
 def learning_rate(recipe: Recipe, step: int) -> float:
@@ -18,10 +18,10 @@ def learning_rate(recipe: Recipe, step: int) -> float:
 
 
 def adam_epsilon(recipe: Recipe, step: int) -> float:
-    """Adam's epsilon for PyTorch's form of the update; the authors train on images with TensorFlow's.
+    """Adam's epsilon for PyTorch's form of the update; the authors train some models with TensorFlow's.
 
     TensorFlow adds 1e-8 before the second moment's bias is corrected, which is 1e-8 / sqrt(1 - 0.999^t) after it.
     """
-    if recipe.protocol == "authors" and isinstance(recipe.model, ImageModel):
+    if recipe.protocol == "authors" and recipe.model.authors_adam == "tensorflow":
         return 1e-8 / math.sqrt(1 - 0.999 ** (step + 1))
     return 1e-8
