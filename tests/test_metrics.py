@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import adjusted_rand_score
 
+from live_memory import peak_bytes
 from slotnorm import metrics
 from slotnorm.errors import UserError
 from slotnorm.metrics import (
@@ -84,6 +85,14 @@ def test_adjusted_rand_index_is_exact_on_large_images():
     np.testing.assert_allclose(
         adjusted_rand_index(true, predicted), foreground_oracle(true, predicted), rtol=0, atol=1e-12
     )
+
+
+def test_wide_labels_are_counted_without_a_second_copy_of_them():
+    true, predicted = random_labels((40, 128, 128), 11, 3), random_labels((40, 128, 128), 21, 4)
+    assert peak_bytes(lambda: adjusted_rand_index(true, predicted)) < 0.5 * true.nbytes
+    expected = adjusted_rand_index(true.to(torch.uint8), predicted.to(torch.uint8))
+    assert adjusted_rand_index(true, predicted).equal(expected)
+    np.testing.assert_allclose(expected, foreground_oracle(true, predicted), rtol=0, atol=1e-12)
 
 
 def test_an_image_without_foreground_has_no_foreground_score_but_an_overall_one():

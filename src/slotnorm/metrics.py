@@ -11,6 +11,7 @@ from slotnorm.errors import UserError
 
 _CELLS_AT_ONCE = 1 << 24  # contingency tables are counted in parts of at most this many cells, 128 MB
 _CELLS_OF_AN_IMAGE = 1 << 27  # and an image whose own table is larger than 1 GB is refused
+_PIXELS_AT_ONCE = 1 << 18  # labels are narrowed and counted in blocks of 1 MB, which stay in the processor's cache
 
 _PLAIN = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
@@ -220,14 +221,21 @@ def _score_tables(true: Tensor, predicted: Tensor, score: Callable[[Tensor], Ten
 
 
 def _contingency(true: Tensor, predicted: Tensor, rows: int, columns: int) -> Tensor:
-    """Pixels with each pair of labels, one count over (image, true, predicted): (B, P) twice -> (B, T, S) int64."""
-    images, cells = len(true), rows * columns
-    # 32 bits hold every index, since the table is bounded, and half the memory traffic is most of the time
-    index = torch.empty(true.shape, dtype=torch.int32, device=true.device)
-    index.copy_(true).mul_(columns).add_(predicted)
-    index.add_(torch.arange(0, images * cells, cells, dtype=torch.int32, device=true.device)[:, None])
-    table = torch.bincount(index.flatten(), minlength=images * cells).view(images, rows, columns)
+    """Pixels with each pair of labels: (B, P) twice -> (B, T, S) int64. Of wide labels no second copy is made."""
+    images_at_once = max(1, _PIXELS_AT_ONCE // true.shape[1])
+    blocks = zip(torch.split(true, images_at_once), torch.split(predicted, images_at_once), strict=True)
+    table = torch.cat([_count_pairs(*block, rows, columns) for block in blocks])
     return table.cpu() if table.device.type == "mps" else table  # no float64 there, and the table is small
+
+
+def _count_pairs(true: Tensor, predicted: Tensor, rows: int, columns: int) -> Tensor:
+    """One count over (image, true label, predicted label): (B, P) twice -> (B, T, S) int64."""
+    images, cells = len(true), rows * columns
+    # 32 bits hold every index, since the table is bounded; adding int64 in place would be ten times slower
+    index = torch.empty(true.shape, dtype=torch.int32, device=true.device)
+    index.copy_(true).mul_(columns).add_(predicted.to(torch.int32))
+    index.add_(torch.arange(0, images * cells, cells, dtype=torch.int32, device=true.device)[:, None])
+    return torch.bincount(index.flatten(), minlength=images * cells).view(images, rows, columns)
 
 
 def _compact(labels: Tensor) -> Tensor:
