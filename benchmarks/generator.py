@@ -12,8 +12,9 @@ from contextlib import contextmanager, nullcontext
 
 import numpy as np
 
+from slotnorm.config import SceneSpec
 from slotnorm.data import raytracer
-from slotnorm.data.generator import SceneSpec, render
+from slotnorm.data.generator import render
 from slotnorm.runtime import allocator
 
 CHUNK = 32

@@ -5,8 +5,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from slotnorm.config import SceneSpec
 from slotnorm.data.flat import COLORS
-from slotnorm.data.generator import SceneSpec, render
+from slotnorm.data.generator import render
 
 TILE, GAP, COLUMNS = 128, 4, 7
 DISCS = SceneSpec((2, 4), 16, seed=1, style="flat", shapes=("disc",), min_visible=6)

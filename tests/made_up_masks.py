@@ -5,7 +5,8 @@ import functools
 import numpy as np
 import torch
 
-from slotnorm.data.generator import SceneSpec, render
+from slotnorm.config import SceneSpec
+from slotnorm.data.generator import render
 
 
 def stripes(num: int, size: int, slots: int, jitter: float = 0.0, across: bool = False, seed: int = 0) -> np.ndarray:

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from made_up_rows import made_up
-from slotnorm.data.generator import SceneSpec, render
+from slotnorm.config import SceneSpec
+from slotnorm.data.generator import render
 from slotnorm.evaluation.examples import Examples
 from slotnorm.evaluation.rows import Rows
 from slotnorm.experiments import MAIN

@@ -7,6 +7,7 @@ import pytest
 
 import tiny
 from slotnorm.config import Experiment, GeneratedScenes, ImageModel, Recipe, dataset_label
+from slotnorm.data.generator import provenance
 from slotnorm.errors import DamagedFile, UserError
 from slotnorm.experiments import studies
 from slotnorm.storage.serialization import differences, digest, from_document, read_sealed, to_document, write_sealed
@@ -19,6 +20,22 @@ def test_an_experiment_survives_json(name: str) -> None:
     assert again == experiment
     assert again.identity == experiment.identity
     assert type(again.recipe.model) is type(experiment.recipe.model)
+
+
+WRITTEN = json.loads((Path(__file__).parent / "fixtures" / "experiments.json").read_text())
+
+
+@pytest.mark.parametrize("written", WRITTEN, ids=lambda written: written["document"]["name"])
+def test_documents_identities_and_scenes_of_earlier_versions_stay_what_they_were(written: dict[str, Any]) -> None:
+    """Runs resume by their document and identity, and find their generated scenes by the hash of what made them."""
+    read = from_document(Experiment, written["document"])
+    assert to_document(read) == written["document"]
+    assert read.identity == written["identity"]
+    for which, expected in written.get("provenance", {}).items():
+        split, objects = which.split()
+        assert read.scenes is not None
+        fewest, most = map(int, objects.split(":"))
+        assert digest(provenance(read.scenes.spec(split, (fewest, most)))) == expected, which
 
 
 def changed(path: str, value: Any) -> dict[str, Any]:

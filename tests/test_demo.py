@@ -27,7 +27,6 @@ from slotnorm.report.curves import Curve, Panel
 from slotnorm.report.terminal import ASCII, UNICODE, characters, chart, legend, table
 from slotnorm.storage import files
 from slotnorm.studies import run_evaluation
-from slotnorm.training.experiment_scenes import scene_spec
 from slotnorm.training.loop import train
 from slotnorm.training.runs import Run
 
@@ -74,7 +73,7 @@ def test_the_table_has_the_scores_of_the_models_on_new_scenes(found, bundle, tmp
     assert found.slots == (5, 10, 15)
     toy = experiments.study("toy")
     few = toy.tests[0]
-    scenes = build_scenes(scene_spec(toy.experiment.scenes, "test", few.objects), 3, tmp_path / "scenes")
+    scenes = build_scenes(toy.experiment.scenes.spec("test", few.objects), 3, tmp_path / "scenes")
     values = found.values(few.name)
     assert list(values) == list(NORMS)
     for norm in NORMS:

@@ -9,7 +9,6 @@ import pytest
 import tiny
 from slotnorm.cli import verbs
 from slotnorm.config import FeatureModel, ImageModel, SetModel
-from slotnorm.data.generator import SceneSpec
 from slotnorm.errors import UserError
 from slotnorm.experiments import command_line, experiment, listing, studies, study, transfers
 from slotnorm.models import FeatureAutoencoder, ImageAutoencoder, SetPredictor
@@ -90,13 +89,6 @@ def test_model_configurations_have_the_arguments_and_defaults_of_the_models(conf
         assert field.default == arguments[field.name].default, field.name
     others = {"normalization", "iterations", "protocol", "outputs"}
     assert set(arguments) - others == {field.name for field in dataclasses.fields(config)}
-
-
-def test_generated_scenes_have_fields_of_the_generators_specification() -> None:
-    known = {field.name for field in dataclasses.fields(SceneSpec)}
-    from slotnorm.config import GeneratedScenes
-
-    assert {field.name for field in dataclasses.fields(GeneratedScenes)} - {"test_objects", "num"} <= known
 
 
 def test_factors_are_changed_by_name_and_a_typo_is_refused() -> None:

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from slotnorm import experiments
-from slotnorm.config import FeatureModel
+from slotnorm.config import FeatureModel, SceneSpec
 from slotnorm.data.backbones import encoder_backbone
 from slotnorm.data.batches import to_images
 from slotnorm.data.features import compute
-from slotnorm.data.generator import SceneSpec, cached
+from slotnorm.data.generator import cached
 from slotnorm.data.on_the_fly import on_the_fly
 from slotnorm.data.scenes import Scenes, data_fingerprint
 from slotnorm.errors import UserError

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from slotnorm.cli import verbs
+from slotnorm.config import SceneSpec
 from slotnorm.data import Builder, Scenes, generator
-from slotnorm.data.generator import STYLES, SceneSpec, build, cached, render
+from slotnorm.data.generator import STYLES, build, cached, identify, provenance, render
 from slotnorm.errors import UserError
 
 FLAT = SceneSpec((3, 8), 64, seed=5, style="flat", materials=("solid", "outlined"))
@@ -63,7 +64,7 @@ TINY = SceneSpec((1, 2), 16, seed=4, style="flat")
 
 def test_cached_scenes_are_made_once_and_serve_smaller_requests(cache, monkeypatch):
     made = cached(TINY, 40)
-    assert made.directory == cache / "data" / "generated" / TINY.hash() / "40"
+    assert made.directory == cache / "data" / "generated" / identify(TINY) / "40"
     monkeypatch.setattr(generator, "render", None)  # nothing is drawn any more
     fewer = cached(TINY, 12)
     assert len(fewer) == 12
@@ -83,8 +84,8 @@ def test_a_larger_request_continues_from_the_smaller_set_and_leaves_it(cache, mo
 
 
 def test_a_set_that_another_process_makes_is_waited_for(cache, capsys):
-    folder = cache / "data" / "generated" / TINY.hash() / "8"
-    builder = Builder(folder, generator.fields(TINY), 8, TINY.provenance(), properties=_names(TINY))
+    folder = cache / "data" / "generated" / identify(TINY) / "8"
+    builder = Builder(folder, generator.fields(TINY), 8, provenance(TINY), properties=_names(TINY))
     found = []
     waiting = threading.Thread(target=lambda: found.append(cached(TINY, 8)))
     waiting.start()

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from slotnorm.config import SceneSpec
 from slotnorm.data import flat, generator, lighting, solids
-from slotnorm.data.generator import STYLES, SceneSpec, render
+from slotnorm.data.generator import STYLES, identify, render, request
 from slotnorm.errors import UserError
 
 SPECS = {
@@ -41,7 +42,7 @@ def objects_of(chunk: dict[str, np.ndarray]) -> list[tuple[int, int]]:
 
 @every_spec
 def test_every_object_is_visible_and_labels_match_the_counts(spec):
-    chunk, least = scenes_of(spec), spec.request().min_visible
+    chunk, least = scenes_of(spec), request(spec).min_visible
     for labels, count in zip(chunk["labels"], chunk["counts"], strict=True):
         visible = np.bincount(labels.ravel(), minlength=count + 1)
         assert len(visible) == count + 1
@@ -67,15 +68,15 @@ def test_properties_belong_to_real_objects_and_the_rest_is_zero(spec):
 
 @every_spec
 def test_objects_keep_their_distance(spec):
-    chunk, request = scenes_of(spec), spec.request()
+    chunk, asked = scenes_of(spec), request(spec)
     for scene, count in enumerate(chunk["counts"]):
         x, y = chunk["x"][scene, :count].astype(float), chunk["y"][scene, :count].astype(float)
         if spec.style == "clevr":
-            radius = np.array([0, request.radius[1], request.radius[0]])[chunk["size"][scene, :count]]
+            radius = np.array([0, asked.radius[1], asked.radius[0]])[chunk["size"][scene, :count]]
             reach = radius * np.where(chunk["shape"][scene, :count] == 1, math.sqrt(2), 1)
         else:
-            reach = np.full(count, 6 * request.radius[0])
-        least = (1 + request.margin) * (reach[:, None] + reach)
+            reach = np.full(count, 6 * asked.radius[0])
+        least = (1 + asked.margin) * (reach[:, None] + reach)
         apart = np.hypot(x[:, None] - x, y[:, None] - y)
         assert (apart + 1e-5 >= least)[~np.eye(count, dtype=bool)].all()
 
@@ -94,7 +95,7 @@ def test_property_values_are_equally_likely():
 
 
 def test_more_than_ten_objects_are_smaller():
-    usual, crowded = (SceneSpec((3, most), 64).request().radius for most in (10, 25))
+    usual, crowded = (request(SceneSpec((3, most), 64)).radius for most in (10, 25))
     assert usual == (0.35, 0.7)
     assert crowded[1] < usual[1] * 0.7
     np.testing.assert_allclose(render(SPECS["crowded"], [0])["z"].max(), crowded[1])
@@ -263,21 +264,22 @@ def test_pictures_do_not_change_unless_the_version_does():
 def test_the_hash_names_the_scenes_and_not_how_they_are_written_down():
     plain = SceneSpec((3, 6), 64, seed=1)
     explicit = dataclasses.replace(plain, radius=(0.35, 0.7), shapes=("sphere", "cube", "cylinder"))
-    assert plain.hash() == explicit.hash()
+    assert identify(plain) == identify(explicit)
     changes = [
         {"objects": (3, 7)}, {"size": 48}, {"seed": 2}, {"style": "flat"}, {"shapes": ("cube",)},
         {"radius": (0.3, 0.6)}, {"materials": ("metal",)}, {"colors": ("red",)}, {"margin": 0.3}, {"min_visible": 3},
     ]  # fmt: skip
-    assert len({plain.hash(), *(dataclasses.replace(plain, **change).hash() for change in changes)}) == 1 + len(changes)
-    command = "from slotnorm.data.generator import SceneSpec; print(SceneSpec((3, 6), 64, seed=1).hash())"
+    others = [dataclasses.replace(plain, **change) for change in changes]
+    assert len({identify(spec) for spec in (plain, *others)}) == 1 + len(changes)
+    command = "from slotnorm.data.generator import SceneSpec, identify; print(identify(SceneSpec((3, 6), 64, seed=1)))"
     found = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == plain.hash()
+    assert found.stdout.strip() == identify(plain)
 
 
 def test_the_hash_changes_with_the_version(monkeypatch):
-    before = SPECS["small"].hash()
+    before = identify(SPECS["small"])
     monkeypatch.setattr(generator, "VERSION", generator.VERSION + 1)
-    assert SPECS["small"].hash() != before
+    assert identify(SPECS["small"]) != before
 
 
 @pytest.mark.parametrize(
@@ -301,7 +303,7 @@ def test_the_hash_changes_with_the_version(monkeypatch):
 )
 def test_a_spec_that_cannot_be_is_refused_in_one_sentence(fields, sentence):
     with pytest.raises(UserError) as caught:
-        SceneSpec(**fields)
+        request(SceneSpec(**fields))
     assert sentence in str(caught.value)
     assert "\n" not in str(caught.value)
 

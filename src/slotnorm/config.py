@@ -116,29 +116,53 @@ class SetModel:
 
 
 @dataclasses.dataclass(frozen=True)
-class GeneratedScenes:
-    """Scenes that are made when they are needed, from a seed; fields as in `data.generator.SceneSpec`."""
+class SceneSpec:
+    """Which scenes `data.generator` draws: None is the style's default."""
 
-    style: Literal["clevr", "flat"] = "clevr"
-    """Ray-traced CLEVR-like scenes, or solid shapes on a plain background."""
     objects: tuple[int, int] = (3, 6)
-    """Fewest and most objects in a training scene."""
-    test_objects: tuple[int, int] = (3, 10)
-    """The same in the test set with many objects."""
+    """Fewest and most objects in a scene; every number between them is equally likely."""
     size: int = 64
     """Side of the image, in pixels."""
+    seed: int = 0
+    """Scenes of different seeds have nothing in common; every run of an experiment sees the same ones."""
+    style: Literal["clevr", "flat"] = "clevr"
+    """Ray-traced CLEVR-like scenes, or solid shapes on a plain background."""
     shapes: tuple[str, ...] | None = None
     """Those that are used; None is all of the style."""
     materials: tuple[str, ...] | None = None
     """Those that are used; None is the style's usual ones."""
+    colors: tuple[str, ...] | None = None
+    """Those that are used; None is all of the style."""
     radius: tuple[float, float] | None = None
-    """Least and largest, the same in training and test; None depends on the number of objects."""
+    """clevr: of small and of large objects, where the ground is 6 x 6. flat: least and largest share of the side.
+    None depends on the number of objects."""
+    margin: float | None = None
+    """Least gap between two objects as a share of the sum of their radii; negative lets flat ones overlap."""
     min_visible: int | None = None
     """Pixels of each object that nothing hides; None is the style's rule."""
+
+
+SPLITS = ("train", "val", "test")
+
+
+@dataclasses.dataclass(frozen=True)
+class GeneratedScenes(SceneSpec):
+    """An experiment's scenes, which are made when they are needed: `objects` and `num` are those of training."""
+
+    # no experiment changes these two, so they are neither options nor part of a run's identity
+    colors: ClassVar[None] = None  # type: ignore[misc]
+    margin: ClassVar[None] = None  # type: ignore[misc]
+
+    test_objects: tuple[int, int] = (3, 10)
+    """Fewest and most objects in the test set with many objects."""
     num: int = 20_000
     """Training scenes, or steps x batch size if that is less."""
-    seed: int = 0
-    """Of the scenes; every run of an experiment sees the same ones."""
+
+    def spec(self, split: str, objects: tuple[int, int]) -> SceneSpec:
+        """The scenes of a split with `objects` (fewest, most); no two splits of any two seeds share a scene."""
+        shared = {field.name: getattr(self, field.name) for field in dataclasses.fields(SceneSpec)}
+        seed = len(SPLITS) * self.seed + SPLITS.index(split)
+        return SceneSpec(**{**shared, "objects": objects, "seed": seed})
 
 
 @dataclasses.dataclass(frozen=True)

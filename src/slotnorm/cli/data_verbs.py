@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from slotnorm.config import Protocol
+from slotnorm.config import Protocol, SceneSpec
 from slotnorm.errors import UserError
 
 if TYPE_CHECKING:
@@ -47,10 +47,10 @@ def generate(
         min_visible: pixels that each object shows
         jobs: processes; unless given, one a core
     """
-    from slotnorm.data.generator import SceneSpec, build
+    from slotnorm.data.generator import build
 
     counts = inclusive(objects, "objects")
-    spec = SceneSpec(counts, size, seed, style, shapes, materials, colors, radius, margin, min_visible)
+    spec = SceneSpec(counts, size, seed, style, shapes, materials, colors, radius, margin, min_visible)  # type: ignore[arg-type]  # the style
     print(f"{len(build(spec, num, out, jobs))} scenes in {out}")
 
 

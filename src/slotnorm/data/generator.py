@@ -1,4 +1,4 @@
-"""Scenes from nothing: `SceneSpec` says which, `render` draws any of them, `build` writes a set, `cached` keeps sets.
+"""Scenes from a seed: a `SceneSpec` says which, `render` draws any of them, `build` writes a set, `cached` keeps sets.
 
 Scene i depends on (spec, i) alone: the same bits on one machine for any chunk, number of scenes or number of processes.
 The styles are `solids.py` (ray-traced, CLEVR-like) and `flat.py`; `placement.py` is what they share.
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from slotnorm.config import SceneSpec
 from slotnorm.data import flat, solids
 from slotnorm.data.builder import Builder
 from slotnorm.data.cache import cache_folder
@@ -34,79 +35,60 @@ _WORTH_PROCESSES = 8  # chunks; starting processes takes as long as two of them
 _CODES, _NUMBERS = ("shape", "size", "material", "color"), ("x", "y", "z", "rotation")
 
 
-@dataclasses.dataclass(frozen=True)
-class SceneSpec:
-    """Which scenes: None is the style's default, which `provenance` shows."""
+def request(spec: SceneSpec) -> Request:
+    """What each scene must satisfy, with the style's defaults filled in; what cannot be is refused."""
+    _refuse_impossible(spec)
+    style = STYLES[spec.style]
+    radius = spec.radius or style.usual_radius(spec.objects[1])
+    return Request(
+        size=spec.size,
+        shapes=_codes(spec.shapes or style.shapes, style.shapes),
+        materials=_codes(spec.materials or style.usual_materials, style.materials),
+        colors=_codes(spec.colors or style.colors, style.colors),
+        radius=radius,
+        margin=style.margin if spec.margin is None else spec.margin,
+        min_visible=spec.min_visible or style.usual_visible(spec.size, radius),
+    )
 
-    objects: tuple[int, int] = (3, 6)
-    """Fewest and most objects in a scene; every number between them is equally likely."""
-    size: int = 64
-    """Side of the picture, in pixels."""
-    seed: int = 0
-    """Scenes of different seeds have nothing in common."""
-    style: str = "clevr"
-    """clevr (ray-traced solids on the ground) or flat (shapes on a plain background)."""
-    shapes: tuple[str, ...] | None = None
-    """Those that are used, of the style's; likewise materials and colors."""
-    materials: tuple[str, ...] | None = None
-    colors: tuple[str, ...] | None = None
-    radius: tuple[float, float] | None = None
-    """clevr: of small and of large objects, where the ground is 6 x 6. flat: least and largest share of the side."""
-    margin: float | None = None
-    """Least gap between two objects as a share of the sum of their radii; negative lets flat ones overlap."""
-    min_visible: int | None = None
-    """Pixels of each object that nothing hides."""
 
-    def __post_init__(self) -> None:
-        if self.style not in STYLES:
-            raise UserError(f"there is no style {self.style!r}; {nearest(self.style, STYLES)}")
-        style, (fewest, most) = STYLES[self.style], self.objects
-        if not (0 <= fewest <= most and 1 <= most <= 255):
-            raise UserError(f"scenes cannot have {fewest} to {most} objects: ask for FEWEST:MOST, MOST from 1 to 255")
-        if not style.smallest <= self.size <= LARGEST:
-            sides = f"{style.smallest} to {LARGEST} pixels"
-            raise UserError(f"size {self.size} is not possible: {style.name} scenes have sides of {sides}")
-        for what in ("shapes", "materials", "colors"):
-            _refuse_unknown(what, getattr(self, what), getattr(style, what))
-        if self.radius is not None and not 0 < self.radius[0] <= self.radius[1] <= style.largest_radius:
-            raise UserError(
-                f"radius {self.radius[0]} to {self.radius[1]} is not possible: "
-                f"both are above 0 and at most {style.largest_radius}, the larger one last"
-            )
-        if self.margin is not None and not style.least_margin <= self.margin <= 10:
-            raise UserError(f"margin {self.margin} is not possible: {style.name} takes {style.least_margin} to 10")
-        if self.min_visible is not None and self.min_visible < 1:
-            raise UserError(f"min_visible {self.min_visible} is not possible: objects show at least 1 pixel")
+def provenance(spec: SceneSpec) -> dict[str, Any]:
+    """What identifies the scenes, defaults included, as JSON can hold it."""
+    asked, style = request(spec), STYLES[spec.style]
+    return {
+        "generator": VERSION, "style": spec.style, "size": spec.size,
+        "objects": list(spec.objects), "seed": spec.seed,
+        "shapes": [style.shapes[code - 1] for code in asked.shapes],
+        "materials": [style.materials[code - 1] for code in asked.materials],
+        "colors": [style.colors[code - 1] for code in asked.colors],
+        "radius": list(asked.radius), "margin": asked.margin, "min_visible": asked.min_visible,
+    }  # fmt: skip
 
-    def request(self) -> Request:
-        """What each scene must satisfy, with the style's defaults filled in."""
-        style = STYLES[self.style]
-        radius = self.radius or style.usual_radius(self.objects[1])
-        return Request(
-            size=self.size,
-            shapes=_codes(self.shapes or style.shapes, style.shapes),
-            materials=_codes(self.materials or style.usual_materials, style.materials),
-            colors=_codes(self.colors or style.colors, style.colors),
-            radius=radius,
-            margin=style.margin if self.margin is None else self.margin,
-            min_visible=self.min_visible or style.usual_visible(self.size, radius),
+
+def identify(spec: SceneSpec) -> str:
+    """16 hexadecimal digits, the same for the same scenes in every process."""
+    return digest(provenance(spec))[:16]
+
+
+def _refuse_impossible(spec: SceneSpec) -> None:
+    if spec.style not in STYLES:
+        raise UserError(f"there is no style {spec.style!r}; {nearest(spec.style, STYLES)}")
+    style, (fewest, most) = STYLES[spec.style], spec.objects
+    if not (0 <= fewest <= most and 1 <= most <= 255):
+        raise UserError(f"scenes cannot have {fewest} to {most} objects: ask for FEWEST:MOST, MOST from 1 to 255")
+    if not style.smallest <= spec.size <= LARGEST:
+        sides = f"{style.smallest} to {LARGEST} pixels"
+        raise UserError(f"size {spec.size} is not possible: {style.name} scenes have sides of {sides}")
+    for what in ("shapes", "materials", "colors"):
+        _refuse_unknown(what, getattr(spec, what), getattr(style, what))
+    if spec.radius is not None and not 0 < spec.radius[0] <= spec.radius[1] <= style.largest_radius:
+        raise UserError(
+            f"radius {spec.radius[0]} to {spec.radius[1]} is not possible: "
+            f"both are above 0 and at most {style.largest_radius}, the larger one last"
         )
-
-    def provenance(self) -> dict[str, Any]:
-        """What identifies the scenes, defaults included, as JSON can hold it."""
-        request, style = self.request(), STYLES[self.style]
-        return {
-            "generator": VERSION, "style": self.style, "size": self.size,
-            "objects": list(self.objects), "seed": self.seed,
-            "shapes": [style.shapes[code - 1] for code in request.shapes],
-            "materials": [style.materials[code - 1] for code in request.materials],
-            "colors": [style.colors[code - 1] for code in request.colors],
-            "radius": list(request.radius), "margin": request.margin, "min_visible": request.min_visible,
-        }  # fmt: skip
-
-    def hash(self) -> str:
-        """16 hexadecimal digits, the same for the same scenes in every process."""
-        return digest(self.provenance())[:16]
+    if spec.margin is not None and not style.least_margin <= spec.margin <= 10:
+        raise UserError(f"margin {spec.margin} is not possible: {style.name} takes {style.least_margin} to 10")
+    if spec.min_visible is not None and spec.min_visible < 1:
+        raise UserError(f"min_visible {spec.min_visible} is not possible: objects show at least 1 pixel")
 
 
 def _refuse_unknown(what: str, names: Sequence[str] | None, known: Sequence[str]) -> None:
@@ -127,14 +109,14 @@ def render(spec: SceneSpec, indices: Iterable[int]) -> dict[str, NDArray[Any]]:
     images (m, H, W, 3) and labels (m, H, W) uint8; counts (m,) uint16; shape, size, material, color (m, O) uint8, whose
     values 1, 2, ... are the style's names; x, y, z, rotation in degrees (m, O) float32. Entry j has label j + 1.
     """
-    request = spec.request()
-    can_show = STYLES[spec.style].most_visible(spec.size, request.radius)
-    if can_show < request.min_visible:
+    asked = request(spec)
+    can_show = STYLES[spec.style].most_visible(spec.size, asked.radius)
+    if can_show < asked.min_visible:
         raise UserError(
-            f"objects of radius {request.radius[0]:.3g} fill at most {can_show:.0f} pixels at size {spec.size} and "
-            f"must show {request.min_visible}; ask for a larger size, fewer or larger objects, or a smaller min_visible"
+            f"objects of radius {asked.radius[0]:.3g} fill at most {can_show:.0f} pixels at size {spec.size} and "
+            f"must show {asked.min_visible}; ask for a larger size, fewer or larger objects, or a smaller min_visible"
         )
-    drawings = [_draw(spec, request, index) for index in indices]
+    drawings = [_draw(spec, asked, index) for index in indices]
     chunk = {name: np.zeros((len(drawings), *shape), dtype) for name, (shape, dtype) in fields(spec).items()}
     for row, drawing in enumerate(drawings):
         count = len(drawing.objects)
@@ -154,17 +136,17 @@ def fields(spec: SceneSpec) -> dict[str, tuple[tuple[int, ...], str]]:
     }  # fmt: skip
 
 
-def _draw(spec: SceneSpec, request: Request, index: int) -> Drawing:
+def _draw(spec: SceneSpec, asked: Request, index: int) -> Drawing:
     random = randomness.generator(spec.seed, "scene", index)
     count = int(random.integers(*spec.objects, endpoint=True))
     for _ in range(ARRANGEMENTS):
-        drawing = STYLES[spec.style].draw(request, random, count)
+        drawing = STYLES[spec.style].draw(asked, random, count)
         if drawing is not None:
             return drawing
-    low, high = request.radius
+    low, high = asked.radius
     raise UserError(
         f"{count} objects of radius {low:.3g} to {high:.3g} found no place in {spec.size} x {spec.size} pixels where "
-        f"each shows {request.min_visible} of them (scene {index}, {ARRANGEMENTS} arrangements tried); ask for fewer "
+        f"each shows {asked.min_visible} of them (scene {index}, {ARRANGEMENTS} arrangements tried); ask for fewer "
         "or smaller objects, a larger size, or a smaller margin or min_visible"
     )
 
@@ -180,7 +162,7 @@ def build(
     style, most = STYLES[spec.style], spec.objects[1]
     render(dataclasses.replace(spec, objects=(most, most)), [0])  # refuses the impossible before anything is written
     names = {"shape": style.shapes, "size": style.sizes, "material": style.materials, "color": style.colors}
-    builder = Builder(directory, fields(spec), num, spec.provenance(), properties=names)
+    builder = Builder(directory, fields(spec), num, provenance(spec), properties=names)
     with builder, Progress("scenes", num, builder.done) as progress:
         while start is not None and builder.done < min(len(start), num):
             rows = np.arange(builder.done, min(builder.done + _CHUNK, len(start), num))
@@ -200,5 +182,5 @@ def cached(spec: SceneSpec, num: int, jobs: int | None = None) -> Scenes:
 
     A folder there for each number of scenes that was made; see `kept`.
     """
-    folder = cache_folder() / "data" / "generated" / spec.hash()
+    folder = cache_folder() / "data" / "generated" / identify(spec)
     return kept(folder, num, lambda directory, start: build(spec, num, directory, jobs, start))

@@ -32,7 +32,6 @@ from slotnorm.report.terminal import characters, chart, console, legend, table
 from slotnorm.runtime.progress import Progress
 from slotnorm.storage import files
 from slotnorm.storage.serialization import to_document
-from slotnorm.training.experiment_scenes import scene_spec
 
 TITLE = "slotnorm demo"
 METRICS = ("f_ari", "ari", "l2")
@@ -120,7 +119,7 @@ def _generate(model: SlotModel, test: EvaluationSet, num: int, folder: Path) -> 
     scenes = model.experiment.scenes
     if scenes is None:
         raise UserError(f"{model.experiment.run_name} was not trained on generated scenes; the demo needs one that was")
-    return build(scene_spec(scenes, "test", test.objects), num, folder, jobs=1)
+    return build(scenes.spec("test", test.objects), num, folder, jobs=1)
 
 
 @contextmanager

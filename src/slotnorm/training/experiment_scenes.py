@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from slotnorm.config import Experiment, GeneratedScenes
+from slotnorm.config import Experiment, GeneratedScenes, SceneSpec
 from slotnorm.data import load
 from slotnorm.data.backbones import FrozenBackbone, encoder_backbone
 from slotnorm.data.cache import cache_folder, set_folder
 from slotnorm.data.features import compute, described
-from slotnorm.data.generator import SceneSpec, cached
+from slotnorm.data.generator import cached, provenance
 from slotnorm.data.manifest import MANIFEST
 from slotnorm.data.prefix_cache import kept
 from slotnorm.data.scenes import Scenes
@@ -20,8 +20,6 @@ from slotnorm.experiments import EvaluationSet, GeneratedFeatures, feature_sets
 from slotnorm.models import weights
 from slotnorm.models.bundled import bundled_file
 from slotnorm.storage.serialization import digest
-
-_SPLITS = ("train", "val", "test")
 
 # What builds the sets of the experiments that are not generated.
 _FEATURES = "slotnorm data features --from {images} --backbone vit_base_patch8_224.dino --weights hub"
@@ -89,7 +87,7 @@ def require_built(experiment: Experiment, tests: Iterable[EvaluationSet], direct
 
 def make_features(made: GeneratedFeatures, split: str, objects: tuple[int, int], num: int) -> Scenes:
     """The first `num` scenes of a split with `objects` (fewest, most), with features; computed once and cached."""
-    spec = scene_spec(made.scenes, split, objects)
+    spec = made.scenes.spec(split, objects)
     backbone = _bundled_backbone(bundled_file(made.encoder))
     folder = cache_folder() / "data" / "generated-features" / _fingerprint(spec, backbone)[:16]
     return kept(folder, num, lambda directory, _: compute(cached(spec, num), backbone, directory))
@@ -99,7 +97,7 @@ def require_features_of(experiment: Experiment, data: str) -> None:
     """Refuse to evaluate what was trained on the set `data` (its fingerprint) on features of another encoder."""
     if (made := feature_sets().get(experiment.dataset)) is None:
         return
-    spec = scene_spec(made.scenes, "train", made.scenes.objects)
+    spec = made.scenes.spec("train", made.scenes.objects)
     if data != _fingerprint(spec, _bundled_backbone(bundled_file(made.encoder))):
         raise UserError(
             f"{experiment.run_name} was trained on other features than those that this slotnorm makes for "
@@ -110,7 +108,7 @@ def require_features_of(experiment: Experiment, data: str) -> None:
 
 def _fingerprint(spec: SceneSpec, backbone: FrozenBackbone) -> str:
     """What `data_fingerprint` says of the features of generated scenes."""
-    return digest(described({"provenance": spec.provenance()}, backbone))
+    return digest(described({"provenance": provenance(spec)}, backbone))
 
 
 @functools.cache
@@ -124,22 +122,7 @@ def _features_of(dataset: str, directory: str | Path | None) -> GeneratedFeature
 
 
 def _generate(scenes: GeneratedScenes, split: str, objects: tuple[int, int], num: int) -> Scenes:
-    return cached(scene_spec(scenes, split, objects), num)
-
-
-def scene_spec(scenes: GeneratedScenes, split: str, objects: tuple[int, int]) -> SceneSpec:
-    """What the generator is asked for, for a split's scenes with `objects` (fewest, most)."""
-    seed = len(_SPLITS) * scenes.seed + _SPLITS.index(split)  # no two splits of any two seeds share a scene
-    return SceneSpec(
-        objects=objects,
-        seed=seed,
-        size=scenes.size,
-        style=scenes.style,
-        shapes=scenes.shapes,
-        materials=scenes.materials,
-        radius=scenes.radius,
-        min_visible=scenes.min_visible,
-    )
+    return cached(scenes.spec(split, objects), num)
 
 
 def _load(experiment: Experiment, dataset: str, split: str, directory: str | Path | None) -> Scenes:
