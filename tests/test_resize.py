@@ -1,11 +1,12 @@
-"""Scaling against PyTorch's own, for the sizes in use and for odd ones."""
+"""Scaling against PyTorch's own and Pillow's, for the sizes in use and for odd ones."""
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch.nn.functional import interpolate
 
-from slotnorm.data.resize import nearest_positions, resize
+from slotnorm.data.resize import method_of, nearest_positions, resize
 
 SIZES = [((192, 192), 128), ((256, 256), 224), ((240, 320), 64), ((7, 5), 11), ((5, 9), 3), ((2, 1), 4)]
 
@@ -68,3 +69,31 @@ def test_a_bright_edge_is_clipped_and_does_not_wrap_around():
     assert scaled_by_torch(image, 7, "bicubic").max() > 256
     assert scaled[:, 0].max() == 0
     assert scaled[:, -1].min() == 255
+
+
+@pytest.mark.parametrize(("shape", "size"), SIZES)
+def test_photos_are_scaled_as_by_pillow_every_pixel_counting(shape, size):
+    image = picture(shape)
+    expected = np.asarray(Image.fromarray(image).resize((size, size), Image.Resampling.BILINEAR))
+    assert np.array_equal(resize(image, size, "antialiased"), expected)
+
+
+@pytest.mark.parametrize("method", ["bilinear", "bicubic"])
+def test_of_a_large_image_only_the_rows_that_count_are_made_floats(method):
+    image = np.zeros((3000, 40, 3), np.uint8)
+    image[::7] = picture((len(image[::7]), 40))
+    assert np.abs(resize(image, 8, method) - scaled_by_torch(image, 8, method).clip(0, 255)).max() < 0.5 + 1e-4
+
+
+def test_every_dataset_has_one_way_of_scaling():
+    ways = {(name, protocol): method_of(name, protocol) for name in DATASETS for protocol in ("paper", "authors")}
+    assert ways == {
+        ("clevr", "paper"): "bilinear", ("clevr", "authors"): "nearest",
+        ("movi-c", "paper"): "bicubic", ("movi-c", "authors"): "bicubic",
+        ("movi-d-features", "paper"): "bicubic", ("movi-d-features", "authors"): "bicubic",
+        ("clevr-mini", "paper"): "antialiased", ("clevr-mini", "authors"): "antialiased",
+        ("toy", "paper"): "antialiased", ("toy", "authors"): "antialiased",
+    }  # fmt: skip
+
+
+DATASETS = ("clevr", "movi-c", "movi-d-features", "clevr-mini", "toy")

@@ -1,5 +1,6 @@
 """One picture in, masks out: any image, files that other programs read, and what happens to bad input."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -10,6 +11,8 @@ from PIL import Image
 import tiny
 from slotnorm.cli.verbs import main
 from slotnorm.data.backbones import encoder_backbone
+from slotnorm.data.image_files import read_image
+from slotnorm.data.resize import method_of, resize
 from slotnorm.errors import DamagedFile, UserError
 from slotnorm.models import ImageAutoencoder, weights
 from slotnorm.models.building import build
@@ -76,6 +79,29 @@ def test_labels_cover_the_input_and_agree_with_the_model(model, photo, tmp_path)
         found.attention[0].sum(1).tolist(), rel=1e-4
     )
     assert sum(slot["attention_mass"] for slot in record["slots"]) == pytest.approx(record["tokens"], rel=1e-4)
+
+
+@pytest.mark.parametrize(("dataset", "protocol"), [("clevr", "paper"), ("clevr", "authors"), ("toy", "paper")])
+def test_a_picture_is_scaled_as_the_training_pictures_were(photo, dataset, protocol):
+    experiment = dataclasses.replace(tiny.experiment(protocol=protocol), dataset=dataset)
+    trained, picture = build(experiment), read_image(photo)
+    segmented = Segmenter(trained, SLOTS)(picture)
+    prepared = resize(np.asarray(picture), 8, method_of(dataset, protocol))
+    expected = Segmenter(trained, SLOTS)(Image.fromarray(prepared))
+    assert np.array_equal(segmented.masses, expected.masses)
+
+
+@pytest.mark.parametrize("protocol", ["paper", "authors"])
+def test_a_picture_for_a_backbone_is_scaled_by_the_backbone_as_for_features(model, photo, protocol):
+    sizes = tiny.FeatureModel(tokens=64, features=8, dim=8, decoder=16, hidden=16)
+    trained = build(dataclasses.replace(tiny.experiment(model=sizes), dataset="movi-c-features"))
+    backbone, picture = encoder_backbone(model, "tiny", protocol), read_image(photo)
+    segmented = Segmenter(trained, SLOTS, backbone=backbone)(picture)
+    features = backbone(torch.from_numpy(np.asarray(picture).copy())[None]).half().float()
+    noise = torch.from_numpy(slot_noise(0, "segment", [(SLOTS,)], SLOTS, 8))
+    with torch.no_grad():
+        expected = trained(features, num_slots=SLOTS, noise=noise).attention[0].double().sum(dim=1)
+    assert np.array_equal(segmented.masses, expected.numpy())
 
 
 def test_area_share_and_box_are_those_of_the_labels(model, photo, tmp_path):

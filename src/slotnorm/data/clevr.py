@@ -10,7 +10,7 @@ import shutil
 import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from slotnorm.config import Protocol
 from slotnorm.data.builder import Builder
 from slotnorm.data.cache import set_folder
 from slotnorm.data.conversion import check_space, identity, in_threads, stack
-from slotnorm.data.resize import nearest_positions, resize
+from slotnorm.data.resize import Method, method_of, nearest_positions, resize
 from slotnorm.data.scenes import Scenes
 from slotnorm.data.tfrecord import Example, RecordError, records
 from slotnorm.errors import UserError, nearest
@@ -43,7 +43,6 @@ _ENTRIES, _HEIGHT, _WIDTH = 11, 240, 320
 _NUMBERS = ("x", "y", "z", "rotation")
 _TOP = {"centre": 24, "slot-attention-2020": 29}  # first row of the window
 _LEFT, _WINDOW, _SIZE = 64, 192, 128
-_METHOD: dict[str, Literal["bilinear", "nearest"]] = {"paper": "bilinear", "authors": "nearest"}
 _CHUNK = 16
 _SCENE_BYTES, _PACKED_SCENE_BYTES = 3_226_296, 75_000  # of a record, unpacked and (about) packed
 
@@ -97,7 +96,7 @@ def convert(
     are left out of the result.
     """
     source = Path(source)
-    for word, known in ((protocol, _METHOD), (crop, _TOP)):
+    for word, known in ((protocol, get_args(Protocol)), (crop, _TOP)):
         if word not in known:
             raise UserError(f"{word!r} is no protocol or crop of CLEVR; {nearest(word, known)}")
     if min(splits) < 0 or not any(splits):
@@ -106,7 +105,7 @@ def convert(
     provenance = {"dataset": "clevr", "source": identity(source), "crop": crop, "splits": list(splits)}
     scenes: dict[str, Scenes] = {}
     position = 0
-    prepare = _Preparation(_METHOD[protocol], _TOP[crop])
+    prepare = _Preparation(method_of("clevr", protocol), _TOP[crop])
     with _Stream(source, prepare, folder, sum(splits), workers) as stream:
         for name, size in zip(_NAMES, splits, strict=True):
             if size == 0:
@@ -146,7 +145,7 @@ def write_test_sets(test: Scenes, folder: Path) -> None:
 class _Preparation:
     """(where, record) -> one scene as it goes into a set: cut to the window, scaled to 128 x 128, with properties."""
 
-    def __init__(self, method: Literal["bilinear", "nearest"], top: int) -> None:
+    def __init__(self, method: Method, top: int) -> None:
         self._method = method
         self._window = (slice(top, top + _WINDOW), slice(_LEFT, _LEFT + _WINDOW))
         self._rows = top + nearest_positions(_WINDOW, _SIZE)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from slotnorm.data.builder import Builder
 from slotnorm.data.image_files import read_image, read_mask
 from slotnorm.data.manifest import load_json
+from slotnorm.data.resize import method_of, resize
 from slotnorm.data.scenes import CLEVR_PROPERTIES, Scenes
 from slotnorm.errors import UserError, nearest
 from slotnorm.runtime.progress import Progress
@@ -95,16 +96,14 @@ def _arrays(items: list[_Item], fields: Any, window: Any, size: int | None) -> d
 
 def _scene(item: _Item, window: Any, size: int | None) -> tuple[NDArray[np.uint8], NDArray[np.uint8] | None, int]:
     """Image (H, W, 3), labels (H, W) or None, and the number of objects, counted before anything is cut off."""
-    from PIL import Image
-
-    picture = read_image(item.image)
-    top, left, height, width = _place(window, picture.height, picture.width, item.image)
+    picture = np.asarray(read_image(item.image))
+    top, left, height, width = _place(window, picture.shape[0], picture.shape[1], item.image)
     count = len(item.objects or ())
     labels = None
     if item.mask is not None:
         labels = read_mask(item.mask)
-        if labels.shape != (picture.height, picture.width):
-            sizes = f"{labels.shape[1]} x {labels.shape[0]} and its image {picture.width} x {picture.height}"
+        if labels.shape != picture.shape[:2]:
+            sizes = f"{labels.shape[1]} x {labels.shape[0]} and its image {picture.shape[1]} x {picture.shape[0]}"
             raise UserError(f"{item.mask} is {sizes} pixels; a mask needs its image's size")
         present = np.unique(labels)
         if item.objects is None:
@@ -114,17 +113,11 @@ def _scene(item: _Item, window: Any, size: int | None) -> tuple[NDArray[np.uint8
                 f"{item.mask} has label {present[-1]}, but properties.json lists {len(item.objects)} objects"
             )
         labels = labels[top : top + height, left : left + width]
-    picture = picture.crop((left, top, left + width, top + height))
+    image = picture[top : top + height, left : left + width]
     if size is not None:
-        picture = picture.resize((size, size), Image.Resampling.BILINEAR)
-        if labels is not None:
-            labels = labels[np.ix_(_nearest_centres(height, size), _nearest_centres(width, size))]
-    return np.asarray(picture), labels, count
-
-
-def _nearest_centres(length: int, size: int) -> NDArray[np.int64]:
-    """For each of `size` pixels, the pixel of `length` that its centre falls into: floor((i + 1/2) length / size)."""
-    return (2 * np.arange(size) + 1) * length // (2 * size)
+        image = resize(image, size, method_of("folder", "paper"))
+        labels = None if labels is None else resize(labels, size, "nearest")
+    return image, labels, count
 
 
 def _parse_crop(crop: str) -> str | tuple[int, ...]:

@@ -24,7 +24,7 @@ from slotnorm.data.builder import Builder
 from slotnorm.data.cache import set_folder
 from slotnorm.data.conversion import check_space, identity, in_processes
 from slotnorm.data.manifest import load_json
-from slotnorm.data.resize import resize
+from slotnorm.data.resize import method_of, resize
 from slotnorm.data.scenes import Scenes
 from slotnorm.data.tfrecord import Example, RecordError, records
 from slotnorm.errors import UserError, nearest
@@ -37,6 +37,7 @@ SIZE = 224  # what the ViT takes
 PUBLISHED_SPLITS = {"train": "train", "val": "validation", "test": "test"}  # our name -> that of the files
 
 _LARGEST_FRAME = 1024  # pixels; MOVi is published at 128, 256 and 512
+_METHOD = method_of("movi-c", "paper")  # of every variant and protocol
 _PNG = b"\x89PNG\r\n\x1a\n"
 _SHARD = re.compile(r"(?P<set>.+)\.tfrecord-(?P<number>\d{5})-of-(?P<total>\d{5})")
 
@@ -139,7 +140,7 @@ def prepare(clip: Clip, frames: int, size: int) -> dict[str, NDArray[Any]]:
         if image.shape[:2] != label_map.shape:
             sizes = [" x ".join(map(str, array.shape[:2])) for array in (label_map, image)]
             raise RecordError(f"{where}: the segmentation has {sizes[0]} pixels, the picture {sizes[1]}")
-        images[frame] = resize(image, size, "bicubic")
+        images[frame] = resize(image, size, _METHOD)
         labels[frame] = resize(label_map, size, "nearest")
     return {
         "images": images,

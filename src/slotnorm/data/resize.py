@@ -1,8 +1,9 @@
-"""Scaling of images and label maps, with half-pixel centres and without antialias: one definition for all datasets.
+"""Scaling of images and label maps, with half-pixel centres: one definition for datasets, folders and `segment`.
 
 Pixel i of `size` lies at (i + 1/2) * length / size - 1/2 of the original. `nearest` takes the pixel whose area it falls
 into, `bilinear` the two around it, `bicubic` the four around it with Keys' kernel at a = -3/4 (as PyTorch and OpenCV);
 what lies outside is the border pixel. Results are rounded, halves to the even number, and clipped to 0..255.
+`antialiased` is bilinear with a kernel as wide as an output pixel: every input pixel counts, as photos want (Pillow's).
 """
 
 from functools import lru_cache
@@ -12,7 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-Method = Literal["nearest", "bilinear", "bicubic"]
+Method = Literal["nearest", "bilinear", "bicubic", "antialiased"]
+
+
+def method_of(dataset: str, protocol: str) -> Method:
+    """How the images of a dataset are scaled, when its set is built and when another picture is prepared like them.
+
+    CLEVR and MOVi are scaled as their protocols say; folders, and what was never scaled, as photos want.
+    """
+    if dataset == "clevr":
+        return "bilinear" if protocol == "paper" else "nearest"
+    return "bicubic" if dataset.startswith("movi-") else "antialiased"
 
 
 def nearest_positions(length: int, size: int) -> NDArray[np.intp]:
@@ -27,9 +38,16 @@ def resize(image: NDArray[np.uint8], size: int, method: Method) -> NDArray[np.ui
         return image
     if method == "nearest":  # rows first: five times as fast as both at once
         return image[nearest_positions(height, size)][:, nearest_positions(width, size)]
+    if method == "antialiased":
+        from PIL import Image
+
+        return np.asarray(Image.fromarray(image).resize((size, size), Image.Resampling.BILINEAR))
     channels = image.shape[2]
     # rows, then columns; each output pixel is a few multiples of input pixels, so the matrices are nearly empty
-    scaled = _weights(height, size, method) @ image.reshape(height, width * channels).astype(np.float32)
+    by_rows = _weights(height, size, method)
+    if len(used := np.unique(by_rows.indices)) < height // 2:  # of a photo most rows do not count
+        by_rows, image = by_rows[:, used], image[used]
+    scaled = by_rows @ image.reshape(len(image), width * channels).astype(np.float32)
     scaled = _weights(width, size, method, channels) @ np.ascontiguousarray(scaled.T)
     rounded = np.clip(np.rint(scaled, out=scaled), 0, 255, out=scaled).astype(np.uint8)
     return np.ascontiguousarray(rounded.T).reshape(size, size, channels)

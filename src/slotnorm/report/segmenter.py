@@ -24,6 +24,7 @@ from torch import Tensor
 from slotnorm import __version__
 from slotnorm.data.backbones import FrozenBackbone
 from slotnorm.data.image_files import read_image
+from slotnorm.data.resize import method_of, resize
 from slotnorm.errors import UserError
 from slotnorm.evaluation.label_maps import as_maps, scaled_labels
 from slotnorm.models import SlotModel, weights
@@ -107,8 +108,7 @@ class Segmenter:
 
     def __call__(self, image: Image.Image) -> Segmentation:
         """Segment an image of any size."""
-        scaled = image.resize((self.size, self.size), Image.Resampling.BILINEAR)
-        pixels = torch.from_numpy(np.asarray(scaled).copy())[None]
+        pixels = torch.from_numpy(self._prepared(image).copy())[None]
         keys: list[tuple[int, ...]] = [(self.num_slots,)]
         noise = randomness.slot_noise(self.seed, "segment", keys, self.num_slots, self.model.slot_attention.dim)
         with torch.inference_mode():
@@ -117,6 +117,13 @@ class Segmenter:
             labels = scaled_labels(as_maps(made.masks).cpu(), image.height, image.width)[0]
             masses = made.attention[0].double().sum(dim=1).cpu()
         return Segmentation(image, labels.to(torch.uint8).numpy(), masses.numpy(), made.attention.shape[-1], self.size)
+
+    def _prepared(self, image: Image.Image) -> NDArray[np.uint8]:
+        """The picture as training's were: at the model's size, or as it is where the backbone scales."""
+        pixels, experiment = np.asarray(image), self.model.experiment
+        dataset, protocol = (experiment.dataset, experiment.recipe.protocol) if experiment else ("folder", "paper")
+        method = method_of(dataset, protocol)
+        return pixels if self.backbone and method == "bicubic" else resize(pixels, self.size, method)
 
     def _inputs(self, pixels: Tensor) -> Tensor:
         if self.backbone is None:
