@@ -21,6 +21,7 @@ from slotnorm.report.reading import read
 from slotnorm.report.scores import RunScores
 from slotnorm.storage import files
 from slotnorm.training.experiment_scenes import evaluation_scenes
+from slotnorm.training.loading import load
 from slotnorm.training.runs import Run
 
 STUDY = "toy"
@@ -63,7 +64,7 @@ def _card(path: Path) -> str:
 
 def _add_scores(path: Path, run: RunScores, data: Path | None) -> None:
     """Put into the card what the file scores, on the scenes that the run was scored on."""
-    model = weights.load(path)
+    model = load(path)
     assert model.experiment is not None
     slots = [factor * model.experiment.slots for factor in _FACTORS]
     lines = ["", f"| this file on test scenes | {' | '.join(_METRICS.values())} |", "|---|---|---|---|"]

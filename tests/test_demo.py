@@ -12,6 +12,7 @@ import pytest
 import torch
 from rich.console import Console
 
+import slotnorm
 import tiny
 from slotnorm import experiments
 from slotnorm.cli.verbs import main
@@ -77,7 +78,7 @@ def test_the_table_has_the_scores_of_the_models_on_new_scenes(found, bundle, tmp
     values = found.values(few.name)
     assert list(values) == list(NORMS)
     for norm in NORMS:
-        rows = score(weights.load(bundle / f"toy-{norm}.safetensors"), scenes, [10], source="masks")
+        rows = score(slotnorm.load(bundle / f"toy-{norm}.safetensors"), scenes, [10], source="masks")
         for metric in ("f_ari", "ari", "l2"):
             assert values[norm][metric][1] == pytest.approx(np.nanmean(rows.where(metric=metric)["value"]), rel=1e-6)
 
@@ -254,7 +255,7 @@ def test_the_median_run_is_put_into_the_package_by_a_script(tmp_path, monkeypatc
     (path,) = bundle_module.bundled_files(tmp_path / "bundled")
     assert path.name == "toy-weighted_sum.safetensors"
     median = Run.open(sorted(f_ari, key=f_ari.__getitem__)[1])
-    loaded, whole = weights.load(path).state_dict(), median.model().state_dict()
+    loaded, whole = slotnorm.load(path).state_dict(), median.model().state_dict()
     for name, tensor in loaded.items():
         assert tensor.dtype == whole[name].dtype
         assert torch.allclose(tensor, whole[name], rtol=1e-3, atol=1e-6)

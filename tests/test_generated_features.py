@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+import slotnorm
 from slotnorm import experiments
 from slotnorm.config import FeatureModel, SceneSpec
 from slotnorm.data.backbones import encoder_backbone
@@ -67,7 +68,7 @@ def short(name: str, norm: str = "weighted_sum") -> experiments.Experiment:
 
 def test_features_are_the_encoders_tokens_as_slot_attention_sees_them() -> None:
     scenes = make_features(MADE, "train", (1, 4), 16)
-    model = weights.load(bundled.bundled_file(MADE.encoder))
+    model = slotnorm.load(bundled.bundled_file(MADE.encoder))
     with torch.no_grad():
         images = to_images(torch.from_numpy(scenes.read("images", np.arange(16))))
         expected = model.slot_attention.norm_input(model.encoder(images))
@@ -103,7 +104,7 @@ def test_features_that_are_not_the_first_of_a_generated_set_or_not_stored_are_kn
     tmp_path: Path,
 ) -> None:
     images = cached(SceneSpec((1, 2), 16, style="flat"), 6)
-    backbone = encoder_backbone(weights.load(bundled.bundled_file(MADE.encoder)), "x")
+    backbone = encoder_backbone(slotnorm.load(bundled.bundled_file(MADE.encoder)), "x")
     some = compute(images[1:4], backbone, tmp_path / "some")
     first = compute(images[:3], backbone, tmp_path / "first")
     assert data_fingerprint(some) == some.fingerprint

@@ -16,7 +16,7 @@ from slotnorm.data.resize import method_of, resize
 from slotnorm.errors import DamagedFile, UserError
 from slotnorm.models import ImageAutoencoder, weights
 from slotnorm.models.building import build
-from slotnorm.report.segmenter import Segmenter, load_model, segment
+from slotnorm.report.segmenter import Segmenter, segment
 from slotnorm.runtime.randomness import slot_noise
 
 SLOTS = 6
@@ -211,10 +211,6 @@ def test_bad_input_is_one_sentence(model, photo, tmp_path):
         Segmenter(ImageAutoencoder(size=16, channels=8, dim=8, decoder="dense", strides=(1, 1)))
     with pytest.raises(UserError, match="257 slots are not possible"):
         Segmenter(model, 257)
-    with pytest.raises(UserError, match="there is no .*none.safetensors; a model is a run.s folder"):
-        load_model(tmp_path / "none.safetensors")
-    with pytest.raises(UserError, match="is no run"):
-        load_model(tmp_path / "empty")
     photo.write_bytes(b"no picture")
     with pytest.raises(DamagedFile, match="photo.png cannot be decoded"):
         list(segment(photo, Segmenter(model, SLOTS), tmp_path))

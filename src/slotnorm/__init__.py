@@ -41,12 +41,12 @@ if TYPE_CHECKING:
     from slotnorm.metrics import mean_best_overlap as mean_best_overlap
     from slotnorm.metrics import mean_iou as mean_iou
     from slotnorm.models.parts import SlotModel as SlotModel
-    from slotnorm.models.weights import load as load
     from slotnorm.normalization import Aggregate as Aggregate
     from slotnorm.normalization import Normalization as Normalization
     from slotnorm.normalization import normalizations as normalizations
     from slotnorm.report.segmenter import Segmenter as Segmenter
     from slotnorm.slot_attention import SlotAttention as SlotAttention
+    from slotnorm.training.loading import load as load
     from slotnorm.training.loop import train as train
     from slotnorm.training.runs import Run as Run
 
@@ -68,7 +68,7 @@ _HOME = {
     "Recipe": "slotnorm.config",
     "experiment": "slotnorm.experiments",
     "SlotModel": "slotnorm.models.parts",
-    "load": "slotnorm.models.weights",
+    "load": "slotnorm.training.loading",
     "train": "slotnorm.training.loop",
     "Run": "slotnorm.training.runs",
     "score": "slotnorm.evaluation.scoring",

@@ -174,8 +174,8 @@ def features(
 
     Args:
         source: folder of a built set of scenes
-        backbone: a ViT or CNN of timm by name, as vit_base_patch8_224.dino; or the encoder of a slotnorm model, as
-            run:FOLDER or a .safetensors file
+        backbone: a ViT or CNN of timm by name, as vit_base_patch8_224.dino; or the encoder of a slotnorm model: a
+            bundled name, run:FOLDER or a .safetensors file
         weights: a file (.safetensors or .pth) or hub; a slotnorm model has its own
         out: folder of the new set (default: data/NAME-features/... in the cache folder)
         norm: take features after the network's last norm, or before it as the DINOSAUR library; of a slotnorm model's
@@ -204,24 +204,17 @@ def open_backbone(
 ) -> "FrozenBackbone":
     """The network that `--backbone` and `--weights` name."""
     from slotnorm.data.backbones import encoder_backbone, timm_backbone
+    from slotnorm.models.bundled import bundled_names
+    from slotnorm.training.loading import load
 
-    if backbone.startswith("run:") or backbone.endswith(".safetensors"):
-        return encoder_backbone(_slotnorm_model(backbone, weights), backbone, protocol, norm)
+    name = backbone.removeprefix("run:")
+    if name != backbone or name.endswith(".safetensors") or name in bundled_names():
+        if weights is not None:
+            raise UserError(f"--weights {weights} cannot be used with {backbone}, which has its own; leave it out")
+        return encoder_backbone(load(name), backbone, protocol, norm)
     if weights is None:
         raise UserError(f"--backbone {backbone} needs --weights: a .safetensors or .pth file, or hub to download them")
     return timm_backbone(backbone, weights, norm, protocol)
-
-
-def _slotnorm_model(backbone: str, weights: str | None) -> Any:
-    if weights is not None:
-        raise UserError(f"--weights {weights} cannot be used with {backbone}, which has its own; leave it out")
-    if backbone.startswith("run:"):
-        from slotnorm.training.runs import Run
-
-        return Run.open(backbone.removeprefix("run:")).model()
-    from slotnorm.models.weights import load
-
-    return load(backbone)
 
 
 def inclusive(text: str, what: str) -> tuple[int, int]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from slotnorm.cli.data_verbs import DATA_VERBS, inclusive, open_backbone
+from slotnorm.cli.messages import shown
 from slotnorm.errors import UserError, nearest
 from slotnorm.studies.options import parse_sweep, parse_training, reads_arguments
 
@@ -71,7 +72,8 @@ def theory(run: Path | None = None, seed: int = 0) -> None:
     """Measure the paper's propositions on random and on trained parameters, with residuals, in seconds.
 
     Args:
-        run: a run's folder or a file of weights for the trained parameters (default: a layer trained on the spot)
+        run: a run's folder, a bundled name or a file of weights for the trained parameters (default: a layer trained on
+            the spot)
         seed: of the random parameters and inputs
     """
     from slotnorm.theory.checks import check_theory, compare_equal_slots, refusals
@@ -90,15 +92,12 @@ def theory(run: Path | None = None, seed: int = 0) -> None:
 
 
 def _layer_of(path: Path) -> "SlotAttention":
-    """The Slot Attention layer of a run's newest checkpoint or of a file of weights."""
-    from slotnorm.models.weights import read_tensors, unpack
+    """The Slot Attention layer of a model of ours, or of any file of weights that has one."""
+    from slotnorm.models.weights import is_foreign, read_tensors
     from slotnorm.theory.layers import layer_from_state
-    from slotnorm.training.runs import Run
+    from slotnorm.training.loading import load
 
-    if path.is_dir():
-        return layer_from_state(Run.open(path).weights().tensors)
-    metadata, tensors = read_tensors(path)
-    return layer_from_state(unpack(path).tensors if "slotnorm" in metadata else tensors)  # ours carry a hash
+    return layer_from_state(read_tensors(path)[1] if is_foreign(path) else load(path).state_dict())
 
 
 def evaluate(
@@ -227,17 +226,21 @@ def segment(
 
     Args:
         image: a PNG or JPEG file of any size, or a folder of them
-        run: a run's folder, or a .safetensors file that a run exported
+        run: a run's folder, a .safetensors file that a run exported, or a bundled name such as toy-batch_norm
         out: where the results go, a folder for each image
         slots: K (default: as in training)
         seed: of the noise that slots start from; the same seed gives the same result
-        backbone: for models of features, the network that makes them: a name of timm, run:FOLDER or a .safetensors file
+        backbone: for models of features, the network that makes them: a name of timm, a bundled name, run:FOLDER or a
+            .safetensors file
         weights: of the backbone, a file or hub
     """
-    from slotnorm.report.segmenter import Segmenter, load_model, segment
+    from slotnorm.report.segmenter import Segmenter, segment
+    from slotnorm.training.loading import load
 
-    network = None if backbone is None else open_backbone(backbone, weights)
-    for line in segment(image, Segmenter(load_model(run), slots, seed, network), out):
+    model = load(run)
+    protocol = model.experiment.recipe.protocol if model.experiment else "paper"
+    network = None if backbone is None else open_backbone(backbone, weights, protocol=protocol)
+    for line in segment(image, Segmenter(model, slots, seed, network), out):
         print(line, flush=True)
 
 
@@ -289,7 +292,8 @@ def main(argv: list[str] | None = None) -> None:
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         _load_plugins(arguments)
-        _dispatch(VERBS, arguments, ["slotnorm"])
+        with shown():
+            _dispatch(VERBS, arguments, ["slotnorm"])
         sys.stdout.flush()
     except UserError as error:
         _fail(str(error), error.exit_code)

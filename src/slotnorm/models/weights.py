@@ -69,6 +69,11 @@ def unpack(path: Path) -> Weights:
     return Weights(tensors, experiment, description["step"], description["facts"])
 
 
+def is_foreign(path: Path) -> bool:
+    """Whether it is a safetensors file that does not say its experiment, as others write them."""
+    return path.is_file() and _KEY not in read_tensors(path)[0]
+
+
 def read_tensors(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
     """Metadata and tensors of any safetensors file."""
     if not path.is_file():
@@ -96,11 +101,6 @@ def restore(weights: Weights, path: Path) -> SlotModel:
         reason = " ".join(str(error).split())
         raise UserError(f"{path} does not fit the model of its experiment: {reason}") from error
     return model.eval()
-
-
-def load(path: str | Path) -> SlotModel:
-    """The model in a weights file, ready to evaluate; `model.experiment` says what it was trained for and how."""
-    return restore(unpack(Path(path)), Path(path))
 
 
 def export(weights: Weights, path: Path, card: str) -> None:

@@ -18,7 +18,7 @@ from slotnorm.evaluation.examples import make_examples
 from slotnorm.evaluation.rows import Rows
 from slotnorm.evaluation.scoring import judge, score
 from slotnorm.experiments import EvaluationSet, studies
-from slotnorm.models import SlotModel, weights
+from slotnorm.models import SlotModel
 from slotnorm.models.bundled import bundled_files
 from slotnorm.report.contents import Report, compose
 from slotnorm.report.curves import Panel
@@ -32,6 +32,7 @@ from slotnorm.report.terminal import characters, chart, console, legend, table
 from slotnorm.runtime.progress import Progress
 from slotnorm.storage import files
 from slotnorm.storage.serialization import to_document
+from slotnorm.training.loading import load
 
 TITLE = "slotnorm demo"
 METRICS = ("f_ari", "ari", "l2")
@@ -74,7 +75,7 @@ def run_demo(num: int, folder: Path | None = None) -> Demo:
     """Evaluate the models of `folder` (None: the bundled ones) on `num` new scenes of each of their test sets."""
     if num < 2:
         raise UserError(f"--scenes {num} is too few: ask for 2 or more")
-    models = [weights.load(path) for path in bundled_files(folder)]
+    models = [load(path) for path in bundled_files(folder)]
     experiment = models[0].experiment
     assert experiment is not None
     trained = experiment.slots

@@ -16,7 +16,7 @@ from slotnorm.evaluation.diagnosis import VERSION, diagnose
 from slotnorm.evaluation.examples import Examples, make_examples
 from slotnorm.evaluation.rows import Rows
 from slotnorm.experiments import evaluation_sets
-from slotnorm.models import SlotModel, weights
+from slotnorm.models import SlotModel
 from slotnorm.report.diagnostics import Diagnostics, diagnostics
 from slotnorm.report.pictures import Illustration, illustrate
 from slotnorm.report.reading import experiment_of
@@ -24,7 +24,7 @@ from slotnorm.report.scores import RunScores
 from slotnorm.report.sections import Section
 from slotnorm.storage.fingerprints import fingerprint
 from slotnorm.training.experiment_scenes import evaluation_scenes
-from slotnorm.training.runs import Run
+from slotnorm.training.loading import load
 
 EXAMPLES, DIAGNOSIS = "examples", "diagnosis"
 _PICTURED = 12
@@ -142,13 +142,7 @@ class Inspector:
     def _model(self, run: RunScores) -> SlotModel:
         """The run's model, of the weights that its rows were made with."""
         folder = Path(run.facts["path"])
-        exported = sorted(folder.glob("*.safetensors"))
-        if (folder / "checkpoints").is_dir():
-            model = Run.open(folder).model()
-        elif exported:
-            model = weights.load(exported[0])
-        else:
-            raise UserError(f"{folder} has neither checkpoints nor exported weights")
+        model = load(folder)
         if fingerprint(model.state_dict()) != run.facts["weights"]:
             raise UserError(
                 f"the weights in {folder} are not those that were evaluated; run `slotnorm eval {folder}` again"

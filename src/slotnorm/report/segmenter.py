@@ -8,7 +8,6 @@ the seed and the number of slots alone: the same command gives the same files.
 import io
 import json
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,14 +26,13 @@ from slotnorm.data.image_files import read_image
 from slotnorm.data.resize import method_of, resize
 from slotnorm.errors import UserError
 from slotnorm.evaluation.label_maps import as_maps, scaled_labels
-from slotnorm.models import SlotModel, weights
+from slotnorm.models import SlotModel
 from slotnorm.report.coloring import palette
 from slotnorm.report.safe_names import file_name
 from slotnorm.runtime import randomness
 from slotnorm.runtime.progress import Progress
 from slotnorm.storage import files
 from slotnorm.storage.fingerprints import fingerprint
-from slotnorm.training.runs import Run
 
 ENDINGS = (".png", ".jpg", ".jpeg")
 MOST_SLOTS = 256  # a label map has 8 bits
@@ -148,22 +146,6 @@ def _checked_backbone(model: SlotModel, backbone: FrozenBackbone | None) -> Froz
             f"{wanted[1]}: name the one it was trained with"
         )
     return backbone
-
-
-def load_model(path: str | Path) -> SlotModel:
-    """The model of a run's folder (its newest checkpoint) or of a file of weights."""
-    path = Path(path)
-    if not path.exists():
-        raise UserError(f"there is no {path}; a model is a run's folder, or a .safetensors file that a run exported")
-    if path.is_dir():
-        run = Run.open(path)
-        model = run.model()
-        if not run.finished:
-            steps = f"step {run.step} of {run.experiment.recipe.steps}"
-            print(f"note: {path} is still training; its newest checkpoint is used, {steps}", file=sys.stderr)
-    else:
-        model = weights.load(path)
-    return model
 
 
 def segment(source: str | Path, segmenter: Segmenter, out: str | Path) -> Iterator[str]:

@@ -17,9 +17,9 @@ from slotnorm.data.prefix_cache import kept
 from slotnorm.data.scenes import Scenes
 from slotnorm.errors import UserError
 from slotnorm.experiments import EvaluationSet, GeneratedFeatures, feature_sets
-from slotnorm.models import weights
 from slotnorm.models.bundled import bundled_file
 from slotnorm.storage.serialization import digest
+from slotnorm.training.loading import load as load_model
 
 # What builds the sets of the experiments that are not generated.
 _FEATURES = "slotnorm data features --from {images} --backbone vit_base_patch8_224.dino --weights hub"
@@ -113,7 +113,7 @@ def _fingerprint(spec: SceneSpec, backbone: FrozenBackbone) -> str:
 
 @functools.cache
 def _bundled_backbone(path: Path) -> FrozenBackbone:
-    return encoder_backbone(weights.load(path), path.stem, norm="after")
+    return encoder_backbone(load_model(path), path.stem, norm="after")
 
 
 def _features_of(dataset: str, directory: str | Path | None) -> GeneratedFeatures | None:

@@ -36,6 +36,11 @@ def bundled_files(folder: Path | None = None) -> list[Path]:
     return [place / name for name, _ in listed if name.endswith(".safetensors")]
 
 
+def bundled_names() -> list[str]:
+    """The names of the models that this installation has, as toy-weighted_sum; nothing is checked."""
+    return sorted(path.stem for path in bundled_folder().glob("*.safetensors"))
+
+
 def bundled_file(name: str) -> Path:
     """The checkpoint of that name, as toy-weighted_sum."""
     known = {path.stem: path for path in bundled_files()}

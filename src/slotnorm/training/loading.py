@@ -1,0 +1,49 @@
+"""From a name or a path to a model: the one way, for the library, the command line and reports."""
+
+import logging
+from pathlib import Path
+
+from slotnorm.errors import UserError, nearest
+from slotnorm.models import weights
+from slotnorm.models.bundled import bundled_file, bundled_names
+from slotnorm.models.parts import SlotModel
+from slotnorm.training.runs import Run, is_run
+
+_log = logging.getLogger(__name__)
+
+
+def load(source: str | Path) -> SlotModel:
+    """The model of a run's folder, of a .safetensors file, or of a bundled name such as "toy-batch_norm".
+
+    Of a folder it is the newest whole checkpoint or, where there are none, the weights that were exported into it. The
+    model is in evaluation mode, and `model.experiment` says what it was trained for and how.
+    """
+    path = Path(source)
+    if is_run(path):
+        return _of_run(path)
+    if path.is_file():
+        return weights.restore(weights.unpack(path), path)
+    if str(source) in bundled_names():
+        return load(bundled_file(str(source)))
+    raise UserError(_refusal(path))
+
+
+def _of_run(path: Path) -> SlotModel:
+    run = Run.open(path)
+    exported = sorted(path.glob("*.safetensors"))
+    if exported and not run.checkpoints.is_dir():
+        return load(exported[0])
+    model = run.model()
+    if not run.finished:
+        steps = f"step {run.step} of {run.experiment.recipe.steps}"
+        _log.info("note: %s is still training; its newest checkpoint is used, %s", path, steps)
+    return model
+
+
+def _refusal(path: Path) -> str:
+    what = "a model is a run's folder, a .safetensors file that a run exported, or a bundled name"
+    if path.is_dir():
+        return f"{path} is not a run: it has no experiment.json; {what}"
+    if path.suffix == ".safetensors" or len(path.parts) != 1:
+        return f"there is no {path}; {what}"
+    return f"there is no {path}; {what}; {nearest(str(path), bundled_names())}"
