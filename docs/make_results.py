@@ -16,11 +16,13 @@ from pathlib import Path
 
 from slotnorm import experiments
 from slotnorm.experiments import MAIN
-from slotnorm.report.appearance import looks
+from slotnorm.report.appearance import looks, signed
 from slotnorm.report.claims.checking import counted
 from slotnorm.report.contents import Report, SectionContents
 from slotnorm.report.curves import figures
 from slotnorm.report.drawing import draw
+from slotnorm.report.effects import ALL, PROPOSED_LESS_OTHERS, shown_interval
+from slotnorm.report.effects import to_markdown as effects_table
 from slotnorm.report.prose import claims_page
 from slotnorm.report.reading import find_folders
 from slotnorm.report.scores import RunScores, spread
@@ -33,8 +35,13 @@ RESULTS = ROOT / "results"
 PICTURES = ROOT / "docs" / "images" / "results"
 PAGES = (ROOT / "docs" / "results.md", ROOT / "README.md")
 CURVES = RESULTS / "curves.csv"
+EFFECT = RESULTS / "effect.csv"
 MAIN_FIGURE = "toy-main.png"
 KEPT = ("experiment.json", "metrics.jsonl", "rows", "diagnosis", "examples")
+TOLD = {
+    "toy-features-4-5": "On frozen features ([12 runs](docs/results.md#features-and-zero-shot))",
+    "toy-properties": "In [property prediction](docs/results.md#properties)",
+}
 SUMMARIZED = (("F-ARI", "f_ari", ".3f"), ("ARI", "ari", ".3f"), ("ℓ²", "l2", ".4f"), ("AP∞", "ap@inf", ".3f"))
 
 
@@ -65,6 +72,8 @@ def rebuild(out: Path, results: Path = RESULTS) -> Report:
 def made(report: Report) -> dict[str, str]:
     """Every made part of the pages, by name."""
     parts = {"claims": _claims(report), "full scale": _full_scale()}
+    parts["effect"] = effects_table([one for one in report.effects if (one.place, one.which) == (0, ALL)]).rstrip()
+    parts["effect in words"] = " ".join(_effect_in_words(report, study, words) for study, words in TOLD.items())
     for contents in report.sections:
         name = contents.section.study
         parts[f"{name} summary"] = _summary(contents)
@@ -99,19 +108,35 @@ def _summary(contents: SectionContents, norms: Sequence[str] | None = None, fact
         if metric in section.metrics():
             columns += [(f"{label}, K {number}", metric, number, form) for number in numbers]
     first, last = numbers[0], numbers[-1]
-    lines = [[dataset, "runs", *(title for title, *_ in columns), f"F-ARI of a run from K {first} to {last}"]]
+    moved = f"change of F-ARI from K {first} to {last}: median of the runs' (range)"
+    lines = [[dataset, "runs", *(title for title, *_ in columns), moved]]
     for norm, look in looks(norms or section.norms).items():
         runs = section.of(norm)
         medians = [at_slots(section, norm, metric, dataset, number).median for _, metric, number, _ in columns]
         cells = [f"{median:{form}}" for median, (*_, form) in zip(medians, columns, strict=True)]
-        moved = spread(_f_ari(run, dataset, last, source) - _f_ari(run, dataset, first, source) for run in runs)
-        span = f" ({moved.low:+.3f} to {moved.high:+.3f})" if len(runs) > 1 else ""
-        lines.append([look.label, str(len(runs)), *cells, f"{moved.median:+.3f}{span}".replace("-", "−")])
+        changes = spread(_f_ari(run, dataset, last, source) - _f_ari(run, dataset, first, source) for run in runs)
+        span = f" ({signed(changes.low)} to {signed(changes.high)})" if len(runs) > 1 else ""
+        lines.append([look.label, str(len(runs)), *cells, f"{signed(changes.median)}{span}"])
     return _table(lines)
 
 
 def _f_ari(run: RunScores, dataset: str, slots: int, source: str) -> float:
     return run.mean(dataset, "f_ari", slots, source=source).value
+
+
+def _effect_in_words(report: Report, study: str, words: str) -> str:
+    """A sentence on one study: each normalization's change of F-ARI, and how much more the others lose."""
+    (effect,) = (
+        effect
+        for effect in report.effects
+        if (effect.study, effect.metric, effect.place, effect.which) == (study, "f_ari", 0, ALL)
+    )
+    told = [f"{signed(change.median)} ({change.label})" for change in effect.changes if change.norm in MAIN]
+    gap = next(pair for pair in effect.differences if (pair.norm, pair.than) == PROPOSED_LESS_OTHERS)
+    return (
+        f"{words} from {effect.slots[0]} to {effect.slots[1]} slots F-ARI changes by {', '.join(told[:-1])} and "
+        f"{told[-1]}; the proposed two minus the others: {signed(gap.value)} {shown_interval(gap.interval)}."
+    )
 
 
 def _runs(contents: SectionContents) -> str:
@@ -177,6 +202,7 @@ def main() -> None:
         out = Path(folder) / "report"
         report = rebuild(out)
         shutil.copy(out / "curves.csv", CURVES)
+        shutil.copy(out / "effect.csv", EFFECT)
         shutil.rmtree(PICTURES, ignore_errors=True)
         PICTURES.mkdir(parents=True)
         for picture in sorted([*out.glob("figures/*.png"), *out.glob("pictures/*.png")]):

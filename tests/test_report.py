@@ -68,13 +68,14 @@ def test_a_report_of_trained_runs_has_everything(trained: Path, reported: tuple[
     assert {
         "report.md", "claims.md", "claims.json", "provenance.json", "curves.csv", "scores.csv", "rows.csv.gz",
         "report.json", "tables/toy.md", "tables/toy.tex", "tables/toy.csv", "figures/toy-segmentation.svg",
+        "figures/effect.svg", "figures/effect-differences.png", "effect.csv",
         "figures/toy-segmentation.png", "figures/toy-reconstruction.svg", "figures/toy-attention.svg",
         "figures/toy-diagnostics.svg", "pictures/toy-4-slots.png", "pictures/toy-12-slots.png",
         "pictures/toy-over-slots.png", "figures/toy-background.svg", "figures/toy-background.png",
         "tables/toy-background.md", "tables/toy-background.tex", "tables/toy-background.csv",
     } <= set(written)  # fmt: skip
     pictures = [line for line in written["report.md"].decode().splitlines() if line.startswith("![")]
-    assert len(pictures) == 8
+    assert len(pictures) == 10
     assert all(line.split("](")[1].rstrip(")") in written for line in pictures)
     with Image.open(io.BytesIO(written["pictures/toy-12-slots.png"])) as picture:
         assert picture.size == (96 + 3 * 136 + 12, 26 + 6 * 136 + 2 * 12 + 4)  # input, two variants; three scenes

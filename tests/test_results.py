@@ -40,6 +40,12 @@ def test_every_point_of_every_figure_is_published_and_is_what_the_rows_give(rebu
     assert published == again
 
 
+def test_every_effect_is_published_and_is_what_the_rows_give(rebuilt):
+    published = publishing.EFFECT.read_text(encoding="utf-8")
+    assert published.count("median of changes") > 100
+    assert published == (rebuilt[1] / "effect.csv").read_text(encoding="utf-8")
+
+
 def test_the_pictures_that_the_pages_show_are_there_and_no_others():
     shown = {
         name.split(")")[0]

@@ -7,7 +7,9 @@ from slotnorm.config import Experiment, FeatureModel, GeneratedScenes, ImageMode
 from slotnorm.errors import UserError, nearest
 from slotnorm.storage.serialization import differences, to_document
 
-MAIN = ("weighted_mean", "layer_norm", "weighted_sum", "batch_norm")
+OTHERS = ("weighted_mean", "layer_norm")
+PROPOSED = ("weighted_sum", "batch_norm")  # by the paper
+MAIN = (*OTHERS, *PROPOSED)
 ABLATED = ("unnormalized", "kd_layer_norm")
 
 # One training step's floating-point operations (3 times the forward pass, counted from the layers), at this rate:

@@ -66,6 +66,14 @@ def measure(metric: str) -> Measure:
     return _MEASURES.get(metric, Measure(metric, True))
 
 
+def signed(value: float, decimals: int = 3) -> str:
+    """A difference as people write it: "+0.012", "−0.105", and "0.000" without a sign."""
+    rounded = round(value, decimals)
+    if rounded != rounded:
+        return "–"
+    return f"{abs(rounded):.{decimals}f}" if rounded == 0 else f"{rounded:+.{decimals}f}".replace("-", "−")
+
+
 def looks(norms: Iterable[str]) -> dict[str, Look]:
     """How each of these normalizations is drawn, in the registry's order.
 

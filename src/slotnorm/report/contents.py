@@ -15,6 +15,7 @@ from slotnorm.report.background_figure import Background, background
 from slotnorm.report.claims.checking import Outcome, check_claims
 from slotnorm.report.curves import Figure, figures, runs_of
 from slotnorm.report.diagnostics import Diagnostics
+from slotnorm.report.effects import Effect, effects
 from slotnorm.report.pictures import Illustration
 from slotnorm.report.reading import LeftOut, Material
 from slotnorm.report.safe_names import file_name
@@ -108,6 +109,8 @@ class Report:
     sections: tuple[SectionContents, ...]
     zero_shot: tuple[tuple[Table, Table | None], ...]
     """Each transfer's table with all runs, and without the failed ones where some failed."""
+    effects: tuple[Effect, ...]
+    """How scores change from the training K to three times it."""
     outcomes: tuple[Outcome, ...]
     left_out: tuple[LeftOut, ...]
     notes: tuple[str, ...]
@@ -152,7 +155,8 @@ def compose(
     outcomes = tuple(check_claims(material.sections, with_theory))
     tables = tuple(_transfer_tables(material.sections))
     provenance = tuple(_provenance(run) for run in material.runs)
-    return Report(tuple(sections), tables, outcomes, material.left_out, material.notes, provenance)
+    changes = effects(material.sections)
+    return Report(tuple(sections), tables, changes, outcomes, material.left_out, material.notes, provenance)
 
 
 def _stems(sections: Sequence[Section]) -> list[str]:

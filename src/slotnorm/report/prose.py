@@ -8,13 +8,16 @@ from slotnorm.report.background_figure import TITLE, Background
 from slotnorm.report.claims import vocabulary
 from slotnorm.report.claims.checking import SCALES, Outcome, counted
 from slotnorm.report.contents import Report, SectionContents
+from slotnorm.report.effect_figure import forests
+from slotnorm.report.effects import WITHOUT_FAILED, Effect
+from slotnorm.report.effects import to_markdown as effects_to_markdown
 from slotnorm.report.safe_names import markdown as escaped
 from slotnorm.report.tables import to_markdown
 
 
 def report_page(report: Report) -> str:
     """report.md: sections with their figures and tables, the claims in short, what was left out, provenance."""
-    lines = ["# Report", "", _opening(report), ""]
+    lines = ["# Report", "", _opening(report), "", *_effects(report.effects)]
     for contents in report.sections:
         lines += _section(contents)
     for everything, kept in report.zero_shot:
@@ -91,6 +94,18 @@ def _opening(report: Report) -> str:
         "deviation from it are given. Undefined scores (no foreground) are left out and counted.",
     ]
     return "\n".join(lines).strip()
+
+
+def _effects(effects: Sequence[Effect]) -> list[str]:
+    """How scores change with three times the training K: figures, then the numbers."""
+    if not effects:
+        return []
+    lines = ["## The effect: three times as many slots as in training", ""]
+    for forest in forests(effects):
+        lines += [f"![{forest.caption}]({forest.file}.svg)", "", f"*{forest.caption}*", ""]
+    lines += [effects_to_markdown(effects)]
+    kept = [effect for effect in effects if effect.which == WITHOUT_FAILED]
+    return [*lines, "### Without failed runs", "", effects_to_markdown(kept)] if kept else lines
 
 
 def _section(contents: SectionContents) -> list[str]:

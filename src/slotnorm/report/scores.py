@@ -66,6 +66,42 @@ class Tally:
 
 
 @dataclass(frozen=True)
+class SceneScores:
+    """Every image's value of one metric of one run on one set: what means are taken of, and resampled."""
+
+    slots: Array
+    """(k,), ascending."""
+    images: Array
+    """(n,), ascending; one entry, -1, of a metric that belongs to the whole set."""
+    few: Array
+    """(n,): whether fewer than two objects are visible."""
+    values: Array
+    """(k, n); NaN where it is not defined or was not scored."""
+
+    @classmethod
+    def of(cls, rows: Rows, few: Array) -> "SceneScores":
+        """From rows of one run, set, source and metric; `few` (rows,) as in `Tally.of`."""
+        slots, at_slots = np.unique(rows["slots"], return_inverse=True)
+        images, at_image = np.unique(rows["image"], return_inverse=True)
+        values = np.full((len(slots), len(images)), np.nan)
+        values[at_slots, at_image] = rows["value"]
+        alone = np.zeros(len(images), dtype=bool)
+        alone[at_image] = few
+        return cls(slots, images, alone, values)
+
+    @property
+    def of_scenes(self) -> bool:
+        """Whether there are values of scenes, of which some can be drawn."""
+        return bool((self.images != MISSING).all())
+
+    def at(self, slots: int) -> Array:
+        """The images' values with K `slots`, (n,); NaN where it was not evaluated with so many."""
+        place = int(np.searchsorted(self.slots, slots))
+        known = place < len(self.slots) and self.slots[place] == slots
+        return np.asarray(self.values[place]) if known else np.full(len(self.images), np.nan)
+
+
+@dataclass(frozen=True)
 class RunScores:
     """All that a report knows of one run."""
 
@@ -78,6 +114,8 @@ class RunScores:
     protocol: str
     tallies: Mapping[tuple[str, str, str], Tally]
     """By (dataset, source, metric)."""
+    scenes: Mapping[tuple[str, str, str], SceneScores] = field(default_factory=dict)
+    """The same, image by image."""
     failed: bool | None = None
     """Whether it failed by the rule; None where the rule was not asked."""
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -147,13 +185,14 @@ def _run_scores(name: str, rows: Rows) -> RunScores:
     factors = {
         column: _one(rows, column, name) for column in ("norm", "seed", "train_objects", "train_slots", "protocol")
     }
-    tallies = {}
+    tallies, scenes = {}, {}
     for (dataset, source), part in rows.groups("dataset", "source"):
         few = _few_visible(part)
         for (metric,), cells in part.groups("metric"):
             if metric != VISIBLE:
-                tallies[str(dataset), str(source), str(metric)] = Tally.of(cells, np.isin(cells["image"], few))
-    return RunScores(name, tallies=tallies, **factors)
+                key, alone = (str(dataset), str(source), str(metric)), np.isin(cells["image"], few)
+                tallies[key], scenes[key] = Tally.of(cells, alone), SceneScores.of(cells, alone)
+    return RunScores(name, tallies=tallies, scenes=scenes, **factors)
 
 
 def _one(rows: Rows, column: str, name: str) -> Any:

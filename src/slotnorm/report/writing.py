@@ -15,11 +15,12 @@ from typing import Any
 
 from slotnorm import __version__
 from slotnorm.errors import DamagedFile, UserError
-from slotnorm.report import curves, tables
+from slotnorm.report import curves, effects, tables
 from slotnorm.report.claims.checking import as_records
 from slotnorm.report.contents import Report, SectionContents, compose
 from slotnorm.report.diagnostics import draw_diagnostics
 from slotnorm.report.drawing import draw
+from slotnorm.report.effect_figure import draw_forest, forests
 from slotnorm.report.model_views import Inspector, spaced
 from slotnorm.report.page import page
 from slotnorm.report.pictures import slots_table, visual_table
@@ -71,6 +72,10 @@ def write(report: Report, out: Path, rows: bool = True) -> None:
         for table in pair:
             if table is not None:
                 _add_table(folder, table, f"tables/{file_name(table.name)}.")
+    for forest in forests(report.effects):
+        for suffix, content in draw_forest(forest).items():
+            folder.add(f"{forest.file}.{suffix}", content)
+    folder.add("effect.csv", effects.to_csv(report.effects))
     labelled = [
         (contents.section.title, which, figure)
         for contents in report.sections

@@ -2,14 +2,12 @@
 
 from collections.abc import Iterator
 
-from slotnorm.experiments import MAIN
+from slotnorm.experiments import MAIN, OTHERS, PROPOSED
 from slotnorm.report.appearance import AVERAGE_PRECISIONS
 from slotnorm.report.claims.comparisons import above_overall, alike, falls, holds
 from slotnorm.report.claims.vocabulary import (
     LARGE,
     NOTICEABLE,
-    OTHERS,
-    PROPOSED,
     Decision,
     Evidence,
     NotRun,

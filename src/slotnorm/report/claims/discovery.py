@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
-from slotnorm.experiments import MAIN
+from slotnorm.experiments import MAIN, OTHERS, PROPOSED
 from slotnorm.report.claims.comparisons import (
     above,
     above_overall,
@@ -17,8 +17,6 @@ from slotnorm.report.claims.vocabulary import (
     LARGE,
     NOTICEABLE,
     ONE_BACKGROUND,
-    OTHERS,
-    PROPOSED,
     Decision,
     Evidence,
     NotRun,

@@ -32,9 +32,6 @@ NOTICEABLE_L2 = 0.05  # a share
 LARGE = 0.05
 ONE_BACKGROUND = 0.7
 
-PROPOSED = ("weighted_sum", "batch_norm")
-OTHERS = ("weighted_mean", "layer_norm")
-
 
 Decision = tuple[bool, str]
 """Whether a part of a claim holds, and the numbers it rests on."""
