@@ -14,9 +14,8 @@ import pytest
 
 from slotnorm.data import Builder, Scenes
 from slotnorm.data import builder as builder_module
-from slotnorm.data.manifest import seal
 from slotnorm.errors import DamagedFile, Locked, UserError
-from slotnorm.storage import files
+from slotnorm.storage import files, seals
 from small_sets import append, build, fields_of, open_builder, random_arrays
 
 
@@ -359,7 +358,7 @@ def test_a_forged_or_damaged_record_of_the_build_is_one_sentence(tmp_path, array
     content = json.loads(path.read_text())
     if isinstance(change, dict):
         del content["checksum"]
-        path.write_bytes(seal({**content, **change}))
+        path.write_bytes(seals.MANIFEST.close({**content, **change}))
     else:
         path.write_text(change if change else path.read_text().replace("20", "19"))
     with pytest.raises(DamagedFile, match=r"building.json"):

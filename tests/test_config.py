@@ -10,7 +10,8 @@ from slotnorm.config import Experiment, GeneratedScenes, ImageModel, Recipe, dat
 from slotnorm.data.generator import provenance
 from slotnorm.errors import DamagedFile, UserError
 from slotnorm.experiments import studies
-from slotnorm.storage.serialization import differences, digest, from_document, read_sealed, to_document, write_sealed
+from slotnorm.storage.seals import digest, read_sealed, write_sealed
+from slotnorm.storage.serialization import differences, from_document, to_document
 
 
 @pytest.mark.parametrize("name", studies())

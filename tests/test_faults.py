@@ -18,7 +18,7 @@ import tiny
 from slotnorm.config import Experiment
 from slotnorm.errors import DamagedFile, NoUsableCheckpoint, UserError
 from slotnorm.models.weights import unpack
-from slotnorm.storage.serialization import read_sealed, write_sealed
+from slotnorm.storage.seals import read_sealed, write_sealed
 from slotnorm.training import checkpoints
 from slotnorm.training.loop import train
 from slotnorm.training.runs import Run

@@ -385,7 +385,7 @@ def test_a_set_on_the_fly_that_was_changed_is_noticed(small_set, weights, tmp_pa
         Scenes.open(folder)
     (folder / "backbone.safetensors").write_bytes(network)
     (folder / "manifest.json").write_bytes(manifest.replace(b'"after"', b'"before"'))
-    with pytest.raises(DamagedFile, match=r"manifest\.json was changed after it was written"):
+    with pytest.raises(DamagedFile, match=r"manifest\.json is not what was written"):
         Scenes.open(folder)
     (folder / "manifest.json").write_bytes(manifest)
     shutil.rmtree(small_set.directory)

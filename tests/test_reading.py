@@ -14,7 +14,7 @@ from slotnorm.report.contents import compose
 from slotnorm.report.reading import read
 from slotnorm.report.writing import write
 from slotnorm.storage import files
-from slotnorm.storage.serialization import write_sealed
+from slotnorm.storage.seals import write_sealed
 
 
 def files_of(folder: Path) -> dict[str, bytes]:

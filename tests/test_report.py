@@ -22,7 +22,7 @@ from slotnorm.report.model_views import Inspector, median_run, spaced
 from slotnorm.report.prose import report_page
 from slotnorm.report.reading import read
 from slotnorm.report.writing import write, write_report
-from slotnorm.storage.serialization import write_sealed
+from slotnorm.storage.seals import write_sealed
 from slotnorm.studies.run_evaluation import plan
 from slotnorm.training.loop import train
 from slotnorm.training.runs import Run

@@ -23,7 +23,8 @@ from slotnorm.evaluation.rows import COLUMNS, Rows
 from slotnorm.evaluation.scoring import Scores
 from slotnorm.experiments import EvaluationSet, evaluation_set, evaluation_sets, study
 from slotnorm.storage import files
-from slotnorm.storage.serialization import read_sealed, to_document, write_sealed
+from slotnorm.storage.seals import read_sealed, write_sealed
+from slotnorm.storage.serialization import to_document
 from slotnorm.studies import run_evaluation
 from slotnorm.studies.run_evaluation import describe, plan, read_binding
 from slotnorm.training.loop import train

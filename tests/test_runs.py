@@ -13,7 +13,7 @@ from slotnorm.config import Experiment
 from slotnorm.errors import DamagedFile, UserError
 from slotnorm.report.reading import find_folders
 from slotnorm.runtime.source import source_commit
-from slotnorm.storage.serialization import read_sealed, write_sealed
+from slotnorm.storage.seals import read_sealed, write_sealed
 from slotnorm.training import runs
 from slotnorm.training.loop import train
 from slotnorm.training.runs import Run

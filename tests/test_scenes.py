@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 
 import slotnorm.data.scenes as scenes_module
 from slotnorm.data import Builder, Scenes, cache_folder, load, set_folder
-from slotnorm.data.manifest import FORMAT, Field, checksum, seal
+from slotnorm.data.manifest import FORMAT, Field, checksum
 from slotnorm.errors import DamagedFile, NonFinite, UserError
+from slotnorm.storage import seals
 from small_sets import build, random_arrays
 
 
@@ -264,7 +265,7 @@ def resealed(directory: Path, change: Any) -> None:
     manifest = json.loads((directory / "manifest.json").read_text())
     del manifest["checksum"]
     change(manifest)
-    (directory / "manifest.json").write_bytes(seal(manifest))
+    (directory / "manifest.json").write_bytes(seals.MANIFEST.close(manifest))
 
 
 def renamed(name: str) -> Any:

@@ -6,7 +6,8 @@ import re
 from typing import Any, ClassVar, Literal
 
 from slotnorm.errors import UserError
-from slotnorm.storage.serialization import digest, to_document
+from slotnorm.storage.seals import digest
+from slotnorm.storage.serialization import to_document
 
 Protocol = Literal["paper", "authors"]
 

@@ -24,8 +24,8 @@ from slotnorm.data.manifest import HEADER, MANIFEST, STATE, Field, checksum
 from slotnorm.data.scenes import Scenes
 from slotnorm.errors import DamagedFile, NonFinite, UserError
 from slotnorm.runtime.progress import Progress
-from slotnorm.storage import files
-from slotnorm.storage.serialization import canonical
+from slotnorm.storage import files, seals
+from slotnorm.storage.seals import canonical, write_sealed
 
 _SECONDS_BETWEEN_FLUSHES = 2.0  # what a killed process may lose; a flush for each small chunk would cost more than it
 _SHOW_PROGRESS = 1 << 30  # bytes from which reading back takes seconds
@@ -120,7 +120,7 @@ class Builder:
             state = self._state
             full = {name: layout.pack(checksums) for name, checksums in state.full.items()}
             content = {"request": self._request, "done": state.done, "full": full, "started": state.started}
-            files.write(self.directory / STATE, layout.seal(content))
+            write_sealed(self.directory / STATE, content, seals.MANIFEST)
         self._flushed = time.monotonic()
 
     def finish(self) -> Scenes:
@@ -131,7 +131,7 @@ class Builder:
                 raise UserError(f"{self.directory} has {self.done} of {num or 'at least 1'} scenes: it is not finished")
             self.flush()
             with self._writing():
-                files.write(self.directory / MANIFEST, layout.seal(self._manifest()))
+                write_sealed(self.directory / MANIFEST, self._manifest(), seals.MANIFEST)
             self.finished = True
             self._let_go()
             (self.directory / STATE).unlink(missing_ok=True)
@@ -224,10 +224,8 @@ class Builder:
 
     def _resume(self) -> None:
         path = self.directory / STATE
-        content = layout.load_json(path)
-        problem = DamagedFile(f"{path} was changed after it was written; delete {self.directory} and build it again")
-        if not layout.is_sealed(content):
-            raise problem
+        content = layout.read_manifest(path)
+        problem = DamagedFile(f"{path} is not what was written; delete {self.directory} and build the set again")
         try:
             known = {key: content["request"][key] for key in self._request}
             full = {name: layout.unpack(text).tolist() for name, text in content["full"].items()}

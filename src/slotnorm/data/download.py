@@ -24,7 +24,7 @@ import google_crc32c
 import slotnorm
 from slotnorm.data.cache import cache_folder
 from slotnorm.data.conversion import check_space
-from slotnorm.data.movi import PUBLISHED_SPLITS, shard_lengths
+from slotnorm.data.movi import MAX_DESCRIPTION, PUBLISHED_SPLITS, shard_lengths
 from slotnorm.errors import DamagedFile, UserError, nearest
 from slotnorm.runtime.progress import Progress
 from slotnorm.storage import files
@@ -40,7 +40,6 @@ _BLOCK = 1 << 20
 _MEGABYTE = 1_000_000  # the unit of the bar
 _SECONDS_WITHOUT_DATA = 60
 _ATTEMPTS = 5  # in a row without a single byte; each waits twice as long as the one before
-_MAX_DESCRIPTION = 1 << 24
 _FIRST_WAIT = 1.0
 
 
@@ -222,7 +221,7 @@ def _movi_files(base: str, folder: Path, name: str, splits: tuple[str, ...]) -> 
     url = base + "dataset_info.json"
     with _asking(url), _open(urllib.request.Request(url)) as response:
         _check_answer(response, url)
-        content = response.read(_MAX_DESCRIPTION)
+        content = response.read(MAX_DESCRIPTION)
     try:
         description = json.loads(content)
     except (ValueError, RecursionError) as error:

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from slotnorm.data.builder import Builder
 from slotnorm.data.image_files import read_image, read_mask
-from slotnorm.data.manifest import load_json
 from slotnorm.data.resize import method_of, resize
 from slotnorm.data.scenes import CLEVR_PROPERTIES, Scenes
 from slotnorm.errors import UserError, nearest
 from slotnorm.runtime.progress import Progress
+from slotnorm.storage.seals import read_json
 
 _IMAGES = (".png", ".jpg", ".jpeg")
 _NUMBERS = ("x", "y", "z", "rotation")
@@ -191,7 +191,7 @@ def _digest(source: Path, items: list[_Item]) -> str:
 
 def _read_properties(path: Path, images: dict[str, Path]) -> dict[str, tuple[dict[str, float], ...]]:
     """Image file name -> its objects in label order, names replaced by CLEVR's codes."""
-    listing = load_json(path, limit=_MAX_PROPERTIES)
+    listing = read_json(path, _MAX_PROPERTIES)
     if not isinstance(listing, list) or not all(isinstance(entry, dict) for entry in listing):
         raise UserError(f'{path} is not a list of {{"image": ..., "objects": [...]}}')
     names = {image.name for image in images.values()}

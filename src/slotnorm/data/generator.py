@@ -24,7 +24,7 @@ from slotnorm.data.scenes import Scenes
 from slotnorm.errors import UserError, nearest
 from slotnorm.runtime import randomness
 from slotnorm.runtime.progress import Progress
-from slotnorm.storage.serialization import digest
+from slotnorm.storage.seals import digest
 
 VERSION = 1  # of the pictures: raise it whenever a bit of any scene changes, so that cached sets are made anew
 

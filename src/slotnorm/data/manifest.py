@@ -5,10 +5,8 @@ scenes is still open. Rows are grouped into blocks of about a mebibyte, each wit
 within 32 neighbouring bits and so any single byte.
 """
 
-import json
 import math
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slotnorm.errors import DamagedFile, UserError
-from slotnorm.storage.serialization import digest
+from slotnorm.storage import seals
+from slotnorm.storage.seals import read_sealed
 
 FORMAT = "slotnorm scenes 1"
 MANIFEST = "manifest.json"
@@ -30,7 +29,6 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")  # a field's name is its file's name
 _HEXADECIMAL = re.compile(r"[0-9a-f]*")
 _BLOCK_BYTES = 1 << 20  # a random batch of 64 then reads 64 MB when all its blocks are new, 6 ms for the CRC
 _MAX_ROWS_PER_BLOCK = 1 << 16
-_MAX_MANIFEST = 1 << 26  # bytes; 64 MiB of checksums describe more than 8 TiB of scenes
 
 
 @dataclass(frozen=True)
@@ -112,47 +110,18 @@ def unpack(text: str) -> NDArray[np.uint32]:
     return np.frombuffer(bytes.fromhex(text), dtype=">u4").astype(np.uint32)
 
 
-def seal(manifest: Mapping[str, Any]) -> bytes:
-    """Readable JSON with its own SHA-256 as last entry."""
-    sealed = {**manifest, "checksum": digest(manifest)}
-    return json.dumps(sealed, indent=1, allow_nan=False).encode() + b"\n"
-
-
-def is_sealed(content: Any) -> bool:
-    """Whether this JSON is an object as `seal` wrote it."""
-    if not isinstance(content, dict):
-        return False
-    body = {key: value for key, value in content.items() if key != "checksum"}
+def read_manifest(path: Path) -> dict[str, Any]:
+    """A sealed manifest, or the state of a build, as it was written."""
     try:
-        return digest(body) == content.get("checksum")
-    except (ValueError, RecursionError):  # e.g. 1e999, which JSON reads as infinity: nothing we wrote
-        return False
-
-
-def load_json(path: Path, limit: int = _MAX_MANIFEST) -> Any:
-    """Read JSON that anyone may have written: too large, too deep or no JSON at all is one sentence."""
-    try:
-        with open(path, "rb") as file:
-            content = file.read(limit + 1)
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
-    if len(content) > limit:
-        raise DamagedFile(f"{path} is larger than {limit} bytes and is not read")
-    try:
-        return json.loads(content, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)[:120]
-        raise DamagedFile(f"{path} is not valid JSON ({reason})") from None
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a number")
+        return read_sealed(path, seals.MANIFEST)
+    except DamagedFile as damage:
+        raise DamagedFile(f"{damage}; delete {path.parent} and build the set again") from None
 
 
 def load_manifest(directory: Path) -> tuple[dict[str, Any], list[Field]]:
     """Read and validate `manifest.json`; every value that opening relies on has the right type and range afterwards."""
     path = directory / MANIFEST
-    manifest = load_json(path)
+    manifest = read_manifest(path)
 
     def need(condition: bool, what: str) -> None:
         if not condition:
@@ -160,14 +129,12 @@ def load_manifest(directory: Path) -> tuple[dict[str, Any], list[Field]]:
                 f"{path} was changed after it was written: {what}; delete its folder and build the set again"
             )
 
-    need(isinstance(manifest, dict), "it is not an object")
     if manifest.get("format") != FORMAT:
-        found = str(manifest.get("format"))[:40]
+        given = str(manifest.get("format"))[:40]
         raise DamagedFile(
-            f"{path} has format {found!r}, this version reads {FORMAT!r}; delete its folder and build the set again"
+            f"{path} has format {given!r}, this version reads {FORMAT!r}; delete its folder and build the set again"
         )
-    need(is_sealed(manifest), "its checksum differs")
-    num = manifest.get("scenes")
+    num: Any = manifest.get("scenes")
     need(_is_count(num) and num > 0, "its number of scenes is wrong")
     need(isinstance(manifest.get("files"), dict) and "counts" in manifest["files"], "its list of files is wrong")
     for key in ("provenance", "properties", "objects"):

@@ -23,17 +23,18 @@ from slotnorm.config import Protocol
 from slotnorm.data.builder import Builder
 from slotnorm.data.cache import set_folder
 from slotnorm.data.conversion import check_space, identity, in_processes
-from slotnorm.data.manifest import load_json
 from slotnorm.data.resize import method_of, resize
 from slotnorm.data.scenes import Scenes
 from slotnorm.data.tfrecord import Example, RecordError, records
 from slotnorm.errors import UserError, nearest
 from slotnorm.runtime.progress import Progress
+from slotnorm.storage.seals import read_json
 
 Variant = Literal["a", "b", "c", "d", "e"]
 Split = Literal["train", "val", "test"]
 
 SIZE = 224  # what the ViT takes
+MAX_DESCRIPTION = 1 << 24  # bytes of dataset_info.json
 PUBLISHED_SPLITS = {"train": "train", "val": "validation", "test": "test"}  # our name -> that of the files
 
 _LARGEST_FRAME = 1024  # pixels; MOVi is published at 128, 256 and 512
@@ -218,7 +219,7 @@ def _published_lengths(shards: list[Path], split: str) -> list[int] | None:
     path = shards[0].parent / "dataset_info.json"
     if not path.exists():
         return None
-    splits = shard_lengths(load_json(path), path)
+    splits = shard_lengths(read_json(path, MAX_DESCRIPTION), path)
     lengths = splits.get(PUBLISHED_SPLITS[split], [])
     return lengths if len(lengths) == len(shards) else None
 

@@ -14,12 +14,12 @@ from safetensors.torch import save_file
 
 from slotnorm.data.backbones import FrozenBackbone, timm_backbone
 from slotnorm.data.features import default_folder
-from slotnorm.data.manifest import MANIFEST, Field, is_sealed, load_json, seal
+from slotnorm.data.manifest import MANIFEST, Field, read_manifest
 from slotnorm.data.resize import resize
 from slotnorm.data.scenes import BACKBONE, Column, Scenes
 from slotnorm.errors import DamagedFile, NonFinite, UserError
-from slotnorm.storage import files
-from slotnorm.storage.serialization import canonical, digest
+from slotnorm.storage import files, seals
+from slotnorm.storage.seals import canonical, digest, write_sealed
 
 _FORMAT = "slotnorm features on the fly 1"
 
@@ -61,8 +61,8 @@ def write_set(scenes: Scenes, backbone: FrozenBackbone, out: str | Path | None =
     described = {key: known[key] for key in ("backbone", "norm", "protocol", "sha256_of_tensors")}
     source = {"images": str(scenes.directory.resolve()), "fingerprint_of_images": scenes.fingerprint}
     if (folder / MANIFEST).exists():
-        content = load_json(folder / MANIFEST)
-        if not isinstance(content, dict) or {**described, **source}.items() - content.items():
+        content = read_manifest(folder / MANIFEST)
+        if any(content.get(key) != value for key, value in {**described, **source}.items()):
             raise UserError(f"{folder} already holds another set; choose another folder or delete this one")
         return folder
     # the description is part of the file, so that its hash identifies more than the weights; one key, since safetensors
@@ -73,14 +73,14 @@ def write_set(scenes: Scenes, backbone: FrozenBackbone, out: str | Path | None =
     with files.replacing(folder / BACKBONE) as temporary:
         save_file(state, temporary, metadata=metadata)
     content = {"format": _FORMAT, **described, **source, "sha256_of_file": files.sha256(folder / BACKBONE)}
-    files.write(folder / MANIFEST, seal(content))
+    write_sealed(folder / MANIFEST, content, seals.MANIFEST)
     return folder
 
 
 def open_set(folder: Path) -> Scenes:
     """Open a folder of `write_set`; the network goes to a GPU if there is one."""
-    content = load_json(folder / MANIFEST)
-    if not is_sealed(content) or content.get("format") != _FORMAT:
+    content = read_manifest(folder / MANIFEST)
+    if content.get("format") != _FORMAT:
         raise DamagedFile(f"{folder / MANIFEST} was changed after it was written; make the set again")
     if files.sha256(folder / BACKBONE) != content["sha256_of_file"]:
         raise DamagedFile(f"{folder / BACKBONE} was changed after it was written; make the set again")

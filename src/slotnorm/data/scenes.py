@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from slotnorm.data.manifest import HEADER, MANIFEST, STATE, Field, checksum, load_manifest, unpack
 from slotnorm.errors import DamagedFile, UserError, nearest
 from slotnorm.storage.archives import frozen
-from slotnorm.storage.serialization import digest
+from slotnorm.storage.seals import digest
 
 # What the codes of CLEVR's properties mean, in the order of CLEVR's generator: code 1 is the first name, 0 is padding.
 CLEVR_PROPERTIES: dict[str, tuple[str, ...]] = {

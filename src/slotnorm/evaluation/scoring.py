@@ -30,7 +30,8 @@ from slotnorm.metrics import average_precision, labels_from_masks, segmentation_
 from slotnorm.models import SlotModel
 from slotnorm.storage import archives
 from slotnorm.storage.fingerprints import fingerprint
-from slotnorm.storage.serialization import digest, to_document
+from slotnorm.storage.seals import digest
+from slotnorm.storage.serialization import to_document
 
 SLOTS = range(3, 25)
 SOURCES = ("masks", "attention")

@@ -1,7 +1,6 @@
 """A model's weights in one safetensors file that names its experiment and notices damage; it cannot run code."""
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,8 @@ from slotnorm.models.building import build
 from slotnorm.models.parts import SlotModel
 from slotnorm.storage import files
 from slotnorm.storage.fingerprints import fingerprint
-from slotnorm.storage.serialization import canonical, digest, from_document, to_document
+from slotnorm.storage.seals import open_description, seal_description
+from slotnorm.storage.serialization import from_document, to_document
 
 _FORMAT = 1
 _KEY = "slotnorm"
@@ -44,8 +44,7 @@ def pack(weights: Weights) -> bytes:
         "facts": weights.facts,
         "sha256_of_tensors": fingerprint(tensors),
     }
-    text = canonical(description).decode()
-    return safetensors_torch.save(tensors, metadata={_KEY: text, "sha256_of_description": digest(description)})
+    return safetensors_torch.save(tensors, metadata=seal_description(_KEY, description))
 
 
 def unpack(path: Path) -> Weights:
@@ -53,13 +52,8 @@ def unpack(path: Path) -> Weights:
     metadata, tensors = read_tensors(path)
     if _KEY not in metadata:
         raise UserError(f"{path} holds tensors but no experiment: it was not written by slotnorm; use run.export(...)")
-    try:
-        description = json.loads(metadata[_KEY])
-        whole = digest(description) == metadata.get("sha256_of_description")
-        whole = whole and description["sha256_of_tensors"] == fingerprint(tensors)
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise DamagedFile(f"{path} is damaged: its description cannot be read ({error})") from error
-    if not whole:
+    description = open_description(_KEY, metadata, path)
+    if description.get("sha256_of_tensors") != fingerprint(tensors):
         raise DamagedFile(f"{path} is damaged: its content is not what was written; get it again")
     if description["format"] != _FORMAT:
         raise UserError(

@@ -15,7 +15,8 @@ from slotnorm.errors import DamagedFile, NoUsableCheckpoint, UserError
 from slotnorm.evaluation.rows import Rows
 from slotnorm.report.scores import RunScores, summarize
 from slotnorm.report.sections import Section, divide
-from slotnorm.storage.serialization import from_document, read_sealed, to_document
+from slotnorm.storage.seals import read_sealed
+from slotnorm.storage.serialization import from_document, to_document
 from slotnorm.training.runs import Run, folders_below, is_run
 
 ROWS = "rows"

@@ -30,7 +30,7 @@ from slotnorm.report.safe_names import file_name
 from slotnorm.report.scores import RunScores
 from slotnorm.runtime.progress import Progress
 from slotnorm.storage import files
-from slotnorm.storage.serialization import read_sealed, write_sealed
+from slotnorm.storage.seals import read_sealed, write_sealed
 
 MANIFEST = "report.json"
 _PICTURED_SCENES = 3  # of the paper's visual tables

@@ -1,9 +1,8 @@
 """Arrays in a sealed file: an ordinary compressed .npz without pickles, which NumPy alone can open.
 
-Its zip comment is the SHA-256 of everything before it, so that any altered bit is found before anything is parsed.
+Its zip comment is the seal, so that any altered bit is found before anything is parsed.
 """
 
-import hashlib
 import io
 import json
 import zipfile
@@ -15,10 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slotnorm.errors import DamagedFile, UserError
-from slotnorm.storage import files
+from slotnorm.storage import files, seals
 
-_SEAL = b"sha256:"
-_DIGEST_LENGTH = 64
 _MOST_BYTES = 1 << 31  # of a file once unpacked; more is not a file of ours
 
 
@@ -29,9 +26,8 @@ def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w") as member:
                 np.lib.format.write_array(member, np.ascontiguousarray(array), allow_pickle=False)
-        archive.comment = _SEAL + b"0" * _DIGEST_LENGTH
-    content = buffer.getvalue()[:-_DIGEST_LENGTH]
-    files.write(path, content + hashlib.sha256(content).hexdigest().encode())
+        archive.comment = seals.open_tail()
+    files.write(path, seals.close_tail(buffer.getvalue()))
 
 
 def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
@@ -40,8 +36,7 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
         written = path.read_bytes()
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from error
-    content, digest = written[:-_DIGEST_LENGTH], written[-_DIGEST_LENGTH:]
-    if not content.endswith(_SEAL) or hashlib.sha256(content).hexdigest().encode() != digest:
+    if not seals.has_tail(written):
         raise DamagedFile(f"{path} is not what was written: its seal does not match; delete it and make it again")
     try:
         with zipfile.ZipFile(io.BytesIO(written)) as archive:

@@ -1,20 +1,14 @@
-"""Frozen dataclasses as JSON and back, strictly; and sealed JSON files that know when they were damaged."""
+"""Frozen dataclasses as JSON values and back, strictly."""
 
 import dataclasses
-import hashlib
-import json
 import math
 import types
 import typing
-from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
-from slotnorm.errors import DamagedFile, UserError, nearest
-from slotnorm.storage import files
+from slotnorm.errors import UserError, nearest
 
 T = TypeVar("T")
-
-_MOST_BYTES = 1 << 22  # our documents are a few kilobytes; a larger one is not ours and is not parsed
 
 
 def to_document(value: Any) -> Any:
@@ -97,42 +91,6 @@ def differences(old: Any, new: Any, where: str = "") -> list[tuple[str, Any, Any
     """Where two documents differ: (dotted field name, old value, new value)."""
     if isinstance(old, dict) and isinstance(new, dict):
         names = [*old, *(name for name in new if name not in old)]
-        found = [differences(old.get(name), new.get(name), f"{where}.{name}".lstrip(".")) for name in names]
-        return [difference for one in found for difference in one]
+        fields = [differences(old.get(name), new.get(name), f"{where}.{name}".lstrip(".")) for name in names]
+        return [difference for field in fields for difference in field]
     return [] if old == new else [(where, old, new)]
-
-
-def canonical(content: Any) -> bytes:
-    """The one way a document is written for hashing: sorted keys, no spaces, no NaN."""
-    return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
-
-
-def digest(content: Any) -> str:
-    """SHA-256 of a document, in hexadecimal."""
-    return hashlib.sha256(canonical(content)).hexdigest()
-
-
-def _sealed(content: dict[str, Any]) -> bytes:
-    return json.dumps({**content, "sha256_of_this": digest(content)}, indent=2, allow_nan=False).encode() + b"\n"
-
-
-def write_sealed(path: Path, content: dict[str, Any]) -> None:
-    """Write a document with its own SHA-256 inside, atomically."""
-    files.write(path, _sealed(content))
-
-
-def read_sealed(path: Path) -> dict[str, Any]:
-    """Read a document of `write_sealed`; anything else than what was written is a `DamagedFile`."""
-    if not path.is_file():
-        raise DamagedFile(f"{path} is missing")
-    if (size := path.stat().st_size) > _MOST_BYTES:
-        raise DamagedFile(f"{path} is {size} bytes long: not a document of slotnorm")
-    written = path.read_bytes()
-    try:
-        content = json.loads(written)
-        whole = isinstance(content, dict) and content.pop("sha256_of_this", None) and _sealed(content) == written
-    except (ValueError, RecursionError) as error:
-        raise DamagedFile(f"{path} is not the JSON that was written ({error})") from error
-    if not whole:
-        raise DamagedFile(f"{path} is not what was written: its seal does not match")
-    return typing.cast(dict[str, Any], content)

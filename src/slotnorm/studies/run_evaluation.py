@@ -24,7 +24,7 @@ from slotnorm.evaluation.scoring import DISTANCES, SLOTS, Evaluation, Scores, ju
 from slotnorm.experiments import EvaluationSet, Study, evaluation_set, evaluation_sets, studies
 from slotnorm.runtime.progress import Progress
 from slotnorm.storage import files
-from slotnorm.storage.serialization import read_sealed, write_sealed
+from slotnorm.storage.seals import read_sealed, write_sealed
 from slotnorm.training.experiment_scenes import evaluation_scenes, require_features_of
 from slotnorm.training.runs import Run, find
 

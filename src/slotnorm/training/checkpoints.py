@@ -11,7 +11,7 @@ from torch import Tensor
 from slotnorm.errors import DamagedFile, NoUsableCheckpoint, UserError
 from slotnorm.models.weights import Weights, pack, read_tensors, require_finite, unpack
 from slotnorm.storage import files
-from slotnorm.storage.serialization import read_sealed, write_sealed
+from slotnorm.storage.seals import read_sealed, write_sealed
 
 _NAME = re.compile(r"step-(\d+)\.(safetensors|optimizer\.safetensors|json)")
 

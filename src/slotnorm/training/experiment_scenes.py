@@ -18,7 +18,7 @@ from slotnorm.data.scenes import Scenes
 from slotnorm.errors import UserError
 from slotnorm.experiments import EvaluationSet, GeneratedFeatures, feature_sets
 from slotnorm.models.bundled import bundled_file
-from slotnorm.storage.serialization import digest
+from slotnorm.storage.seals import digest
 from slotnorm.training.loading import load as load_model
 
 # What builds the sets of the experiments that are not generated.

@@ -16,7 +16,8 @@ from slotnorm.errors import UserError
 from slotnorm.experiments import command_line
 from slotnorm.models import SlotModel, weights
 from slotnorm.runtime.source import source_commit
-from slotnorm.storage.serialization import differences, from_document, read_sealed, to_document, write_sealed
+from slotnorm.storage.seals import read_sealed, write_sealed
+from slotnorm.storage.serialization import differences, from_document, to_document
 from slotnorm.training import checkpoints
 
 _FORMAT = 1

@@ -1,0 +1,131 @@
+"""Seals: how every file of ours carries its own SHA-256, so that any altered bit is found before it is used.
+
+A document (JSON) has the hash as its last entry, an archive as its last bytes, a description inside another format's
+metadata beside it. All three hash with `sha256` or `digest`; what does not match is a `DamagedFile`.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from slotnorm.errors import DamagedFile, UserError
+from slotnorm.storage import files
+
+
+def canonical(content: Any) -> bytes:
+    """The one way a document is written for hashing: sorted keys, no spaces, no NaN."""
+    return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def digest(content: Any) -> str:
+    """SHA-256 of a document, in hexadecimal."""
+    return hashlib.sha256(canonical(content)).hexdigest()
+
+
+@dataclass(frozen=True)
+class Seal:
+    """How a kind of document is sealed: the hash's name, the indentation, and the most bytes that one has."""
+
+    key: str
+    indent: int
+    most_bytes: int
+
+    def close(self, content: dict[str, Any]) -> bytes:
+        """The document's bytes with its seal."""
+        return json.dumps({**content, self.key: digest(content)}, indent=self.indent, allow_nan=False).encode() + b"\n"
+
+    def open(self, written: bytes, path: Path) -> dict[str, Any]:
+        """The content of `close`'s bytes, exactly as they were written; `path` is named in the refusal."""
+        content = parse_json(written, path)
+        try:
+            whole = (
+                isinstance(content, dict) and content.pop(self.key, None) is not None and self.close(content) == written
+            )
+        except (ValueError, RecursionError):  # e.g. 1e999, which JSON reads as infinity: nothing that we wrote
+            whole = False
+        if not whole:
+            raise DamagedFile(f"{path} is not what was written: its seal does not match")
+        sealed: dict[str, Any] = content
+        return sealed
+
+
+RECORD = Seal("sha256_of_this", indent=2, most_bytes=1 << 22)  # ours are a few kilobytes
+MANIFEST = Seal("checksum", indent=1, most_bytes=1 << 26)  # 64 MiB of checksums describe more than 8 TiB of scenes
+
+
+def write_sealed(path: Path, content: dict[str, Any], seal: Seal = RECORD) -> None:
+    """Write a document with its own SHA-256 inside, atomically."""
+    files.write(path, seal.close(content))
+
+
+def read_sealed(path: Path, seal: Seal = RECORD) -> dict[str, Any]:
+    """Read a document of `write_sealed`; anything else than what was written is a `DamagedFile`."""
+    if not path.is_file():
+        raise DamagedFile(f"{path} is missing")
+    return seal.open(read_bounded(path, seal.most_bytes), path)
+
+
+def read_json(path: Path, most_bytes: int) -> Any:
+    """Read JSON that anyone may have written: too large, too deep or no JSON at all is one sentence."""
+    return parse_json(read_bounded(path, most_bytes), path)
+
+
+def read_bounded(path: Path, most_bytes: int) -> bytes:
+    """The bytes of a file, never more than `most_bytes`."""
+    try:
+        with open(path, "rb") as file:
+            content = file.read(most_bytes + 1)
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+    if len(content) > most_bytes:
+        raise DamagedFile(f"{path} is larger than {most_bytes} bytes: not a document of slotnorm, and not read")
+    return content
+
+
+def parse_json(written: bytes, path: Path | str) -> Any:
+    """JSON as the standard has it, without NaN and infinity."""
+    try:
+        return json.loads(written, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)[:120]
+        raise DamagedFile(f"{path} is not valid JSON ({reason})") from None
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a number")
+
+
+_TAIL = b"sha256:"
+TAIL_LENGTH = 64  # hexadecimal digits after the mark
+
+
+def open_tail() -> bytes:
+    """What an archive ends with before its hash is known: as long as the closed one."""
+    return _TAIL + b"0" * TAIL_LENGTH
+
+
+def close_tail(content: bytes) -> bytes:
+    """Bytes that end in `open_tail`, with the hash of all that precedes it."""
+    body = content[:-TAIL_LENGTH]
+    return body + hashlib.sha256(body).hexdigest().encode()
+
+
+def has_tail(written: bytes) -> bool:
+    """Whether these bytes are as `close_tail` made them."""
+    return written[:-TAIL_LENGTH].endswith(_TAIL) and close_tail(written) == written
+
+
+def seal_description(name: str, description: dict[str, Any]) -> dict[str, str]:
+    """A document as metadata of another format: its text under `name`, and its hash."""
+    return {name: canonical(description).decode(), "sha256_of_description": digest(description)}
+
+
+def open_description(name: str, metadata: dict[str, str], path: Path) -> dict[str, Any]:
+    """The document of `seal_description`."""
+    description = parse_json(metadata[name].encode(), path)
+    if not isinstance(description, dict) or seal_description(name, description).items() - metadata.items():
+        raise DamagedFile(f"{path} is damaged: its description is not what was written; get it again")
+    sealed: dict[str, Any] = description
+    return sealed
