@@ -16,6 +16,7 @@ from typing import Any
 from slotnorm.config import Experiment
 from slotnorm.studies import options
 from slotnorm.training import checkpoints
+from slotnorm.training.experiment_file import write_experiment
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
@@ -63,7 +64,9 @@ class Command:
 
 def train(experiment: Experiment, into: Path, data: Path, **how: Any) -> Command:
     """`slotnorm train` of an experiment on built scenes; `log`, `environment` and `fault` as for `Command`."""
-    words = options.words(options.Training(experiment, into=into, data=data))
+    file = into.parent / f"{experiment.run_name}-{time.monotonic_ns()}.json"
+    write_experiment(file, experiment)
+    words = options.words(options.Training(experiment, into=into, data=data), file)
     log = how.pop("log", into.parent / f"log-{time.monotonic_ns()}.txt")
     fault, *arguments = how.pop("fault", (None,))
     return Command(["train", *words], log, how.get("environment"), fault, *arguments)

@@ -18,6 +18,7 @@ from slotnorm.data.batches import batches
 from slotnorm.data.scenes import Scenes
 from slotnorm.runtime.ranks import RankLost, Ranks, joined, lost_rank_named
 from slotnorm.studies import options
+from slotnorm.training.experiment_file import write_experiment
 from slotnorm.training.learner import Learner
 from slotnorm.training.loop import train
 from slotnorm.training.runs import Run
@@ -128,7 +129,9 @@ def test_a_batch_that_ranks_cannot_share_is_refused(tmp_path: Path, data: Path) 
 
 
 def test_torchrun_starts_a_training(tmp_path: Path, data: Path) -> None:
-    words = options.words(options.Training(tiny.experiment("batch_norm"), into=tmp_path / "runs", data=data))
+    training = options.Training(tiny.experiment("batch_norm"), into=tmp_path / "runs", data=data)
+    write_experiment(tmp_path / "experiment.json", training.experiment)
+    words = options.words(training, tmp_path / "experiment.json")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "slotnorm"]
     subprocess.run([*command, "train", *words], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=300)
     run = Run.open(tmp_path / "runs" / "toy-batch_norm-1")

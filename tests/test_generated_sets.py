@@ -133,4 +133,4 @@ def test_a_range_that_is_none_is_refused(objects, tmp_path, capsys):
     with pytest.raises(SystemExit) as ended:
         verbs.main(["data", "generate", f"--objects={objects}", "--num", "2", "--out", str(tmp_path / "set")])
     assert ended.value.code == 2
-    assert "is not a range: write FIRST:LAST" in capsys.readouterr().err
+    assert "which is not a range: write FEWEST:MOST (both included), as 3:6, or one number" in capsys.readouterr().err

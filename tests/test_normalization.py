@@ -213,7 +213,11 @@ def test_a_plugin_file_adds_a_normalization(tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "sentence"),
-    [(None, "is not a Python file"), ("1 / 0", "fails with ZeroDivisionError"), ("x = (", "fails with SyntaxError")],
+    [
+        (None, "which --plugin names; give the path of a Python file"),
+        ("1 / 0", "fails with ZeroDivisionError"),
+        ("x = (", "fails with SyntaxError"),
+    ],
 )
 def test_a_plugin_that_does_not_load_is_one_sentence(tmp_path, content, sentence):
     file = tmp_path / "plugin.py"

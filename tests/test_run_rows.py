@@ -360,7 +360,7 @@ def test_the_command_prints_means_and_writes_csv(
     assert len(lines) == len(whole)
     with pytest.raises(SystemExit):
         main(["eval", str(run.path), "--slots", "3-6"])
-    assert "slots '3-6' is not a range: write FIRST:LAST" in capsys.readouterr().err
+    assert "--slots is '3-6', which is not numbers: write FIRST:LAST" in capsys.readouterr().err
 
 
 def test_a_description_of_rows_without_masks_or_verdict_has_what_there_is() -> None:

@@ -1,7 +1,9 @@
 import dataclasses
 import os
 import signal
+import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from slotnorm.errors import UserError
 from slotnorm.runtime.plugins import load_plugin, loaded_plugins
 from slotnorm.studies import options, sweep
 from slotnorm.studies.sweep import Job
+from slotnorm.training.experiment_file import write_experiment
 from slotnorm.training.loop import train
 from slotnorm.training.runs import Run
 
@@ -23,9 +26,10 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def arguments(into: Path, data: Path, *more: str) -> list[str]:
-    """`sweep toy` of the tiny experiment: its options less norm and seed."""
-    words = options.words(options.Training(tiny.experiment(), into=into, data=data))
-    return ["sweep", *words, *more]
+    """`sweep` of the tiny experiment, from its file."""
+    file = into.parent / f"{into.name}.json"
+    write_experiment(file, tiny.experiment())
+    return ["sweep", *options.words(options.Training(tiny.experiment(), into=into, data=data), file), *more]
 
 
 class Direct:
@@ -52,7 +56,7 @@ class Direct:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweep.subprocess, "Popen", Direct)
+    monkeypatch.setattr(sweep, "subprocess", types.SimpleNamespace(Popen=Direct, DEVNULL=subprocess.DEVNULL))
     monkeypatch.setattr(sweep, "_SECONDS_BETWEEN_LOOKS", 0.02)
 
 
@@ -108,7 +112,8 @@ def test_a_run_that_another_process_trains_is_waited_for(
 def test_a_sweep_passes_a_signal_on_and_continues_when_called_again(tmp_path: Path, data: Path) -> None:
     """With real processes: they have sessions of their own, one thread each, and save before the sweep ends."""
     experiment = tiny.experiment(steps=100_000)
-    words = options.words(options.Training(experiment, into=tmp_path / "runs", data=data))
+    write_experiment(tmp_path / "asked.json", experiment)
+    words = options.words(options.Training(experiment, into=tmp_path / "runs", data=data), tmp_path / "asked.json")
     more = ["--norms", "weighted_sum", "layer_norm", "--seeds", "1", "--jobs", "2"]
     command = processes.Command(["sweep", *words, *more], tmp_path / "log")
     paths = [tmp_path / "runs" / f"toy-{norm}-1" for norm in ("weighted_sum", "layer_norm")]

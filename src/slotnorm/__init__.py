@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from slotnorm.evaluation.rows import Rows as Rows
     from slotnorm.evaluation.scoring import judge as judge
     from slotnorm.evaluation.scoring import score as score
-    from slotnorm.experiments import experiment as experiment
     from slotnorm.metrics import adjusted_rand_index as adjusted_rand_index
     from slotnorm.metrics import average_precision as average_precision
     from slotnorm.metrics import foreground_ari as foreground_ari
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from slotnorm.normalization import normalizations as normalizations
     from slotnorm.report.segmenter import Segmenter as Segmenter
     from slotnorm.slot_attention import SlotAttention as SlotAttention
+    from slotnorm.studies.options import experiment as experiment
     from slotnorm.training.loading import load as load
     from slotnorm.training.loop import train as train
     from slotnorm.training.runs import Run as Run
@@ -66,7 +66,7 @@ _HOME = {
     "mean_iou": "slotnorm.metrics",
     "Experiment": "slotnorm.config",
     "Recipe": "slotnorm.config",
-    "experiment": "slotnorm.experiments",
+    "experiment": "slotnorm.studies.options",
     "SlotModel": "slotnorm.models.parts",
     "load": "slotnorm.training.loading",
     "train": "slotnorm.training.loop",

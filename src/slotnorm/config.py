@@ -174,9 +174,9 @@ class Recipe:
     steps: int = 500_000
     """Optimizer steps; the one field that may grow when a run is resumed."""
     batch_size: int = 64
-    """Images a step, over all processes."""
+    """Images per step, over all processes."""
     learning_rate: float = 4e-4
-    """The peak."""
+    """The learning rate's peak."""
     warmup_steps: int = 10_000
     """Steps of linear increase to the peak."""
     warmup_from: float = 1e-3

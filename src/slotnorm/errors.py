@@ -1,6 +1,7 @@
 """What a user can do wrong or meet: one sentence with the value, the rule and the way out, and an exit code."""
 
 import difflib
+import re
 from collections.abc import Iterable
 
 
@@ -32,9 +33,17 @@ class Locked(UserError):
     exit_code = 6
 
 
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that is most like this one, or that it abbreviates (wsum: weighted_sum), if there is one."""
+    names = list(known)
+    alike = difflib.get_close_matches(name, names, n=1)
+    abbreviated = re.compile(".*".join(map(re.escape, name))) if len(name) > 1 else re.compile("$^")
+    return next(iter([*alike, *filter(abbreviated.match, names)]), None)
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """The end of an error sentence on an unknown name: the nearest one that exists, then all of them."""
     names = list(known)
-    close = difflib.get_close_matches(name, names, n=1)
-    suggestion = f"did you mean {close[0]!r}? " if close else ""
+    close = closest(name, names)
+    suggestion = f"did you mean {close!r}? " if close else ""
     return f"{suggestion}known are: {', '.join(names)}"

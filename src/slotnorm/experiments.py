@@ -303,7 +303,7 @@ def command_line(wanted: Experiment) -> list[str]:
 
 def listing() -> str:
     """All experiments as a table for people."""
-    rows = [("experiment", "in the paper", "dataset", "(O, K)", "steps", "seeds", "hours a run")]
+    rows = [("experiment", "in the paper", "dataset", "(O, K)", "steps", "seeds", "hours per run")]
     for entry in studies().values():
         factors = entry.experiment
         rows.append((

@@ -1,27 +1,28 @@
 """The verbs that make, convert or verify a dataset: `slotnorm data ...`."""
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import tyro
-
+from slotnorm.cli.signatures import POSITIONAL, Argument
+from slotnorm.cli.values import read_range
 from slotnorm.config import Protocol, SceneSpec
 from slotnorm.errors import UserError
 
 if TYPE_CHECKING:
     from slotnorm.data.backbones import FrozenBackbone
 
-Source = Annotated[Path, tyro.conf.arg(name="from")]  # `from` is a word of Python
+Source = Annotated[Path, Argument(name="from")]  # `from` is a word of Python
+_RANGE = Argument(placeholder="FEWEST:MOST", read=read_range, show=lambda counts: ":".join(map(str, counts)))
+Objects = Annotated[tuple[int, int] | None, _RANGE]
 
 
 def generate(
     out: Path,
     num: int,
-    objects: str = "3:6",
+    objects: Annotated[tuple[int, int], _RANGE] = (3, 6),
     size: int = 64,
     seed: int = 0,
-    style: str = "clevr",
+    style: Literal["clevr", "flat"] = "clevr",
     shapes: tuple[str, ...] | None = None,
     materials: tuple[str, ...] | None = None,
     colors: tuple[str, ...] | None = None,
@@ -35,7 +36,7 @@ def generate(
     Args:
         out: where the set is built; the same command continues an interrupted one
         num: how many scenes
-        objects: FEWEST:MOST in a scene, every number between them equally likely; or one number
+        objects: in a scene, as 3:6, every number between them equally likely; or one number
         size: side of the picture in pixels
         seed: scenes of different seeds have nothing in common
         style: clevr (ray-traced solids) or flat (discs, squares and triangles on a plain background)
@@ -49,8 +50,7 @@ def generate(
     """
     from slotnorm.data.generator import build
 
-    counts = inclusive(objects, "objects")
-    spec = SceneSpec(counts, size, seed, style, shapes, materials, colors, radius, margin, min_visible)  # type: ignore[arg-type]  # the style
+    spec = SceneSpec(objects, size, seed, style, shapes, materials, colors, radius, margin, min_visible)
     print(f"{len(build(spec, num, out, jobs))} scenes in {out}")
 
 
@@ -68,7 +68,7 @@ def folder(source: Source, out: Path, size: int | None = None, crop: str = "none
     print(f"{len(convert(source, out, size, crop))} scenes in {out}")
 
 
-def check(directory: tyro.conf.Positional[Path], sheet: Path | None = None, num: int = 32) -> None:
+def check(directory: Annotated[Path, POSITIONAL], sheet: Path | None = None, num: int = 32) -> None:
     """Verify every file of a set of scenes, describe it in a table, and draw a contact sheet with masks.
 
     Args:
@@ -136,7 +136,7 @@ def movi(
 
 
 def download(
-    dataset: tyro.conf.Positional[str],
+    dataset: Annotated[str, POSITIONAL],
     splits: tuple[Literal["train", "val", "test"], ...] = ("train", "val", "test"),
     out: Path | None = None,
     mirror: str | None = None,
@@ -168,7 +168,7 @@ def features(
     protocol: Protocol | None = None,
     device: str | None = None,
     batch_size: int = 32,
-    on_the_fly: tyro.conf.FlagCreatePairsOff[bool] = False,
+    on_the_fly: bool = False,
 ) -> None:
     """Compute the features of a frozen network for a set of scenes, once, in half precision.
 
@@ -215,14 +215,6 @@ def open_backbone(
     if weights is None:
         raise UserError(f"--backbone {backbone} needs --weights: a .safetensors or .pth file, or hub to download them")
     return timm_backbone(backbone, weights, norm, protocol)
-
-
-def inclusive(text: str, what: str) -> tuple[int, int]:
-    """`3:6` or `5` as (first, last), both included."""
-    match = re.fullmatch(r"(\d{1,9})(?::(\d{1,9}))?", text)
-    if match is None:
-        raise UserError(f"{what} {text!r} is not a range: write FIRST:LAST, as 3:6, or one number")
-    return int(match[1]), int(match[2] or match[1])
 
 
 DATA_VERBS: dict[str, Any] = {

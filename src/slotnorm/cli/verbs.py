@@ -1,20 +1,22 @@
-"""The verbs of the command line: each a few lines that call the library. Results go to stdout, progress to stderr."""
+"""The verbs of the command line: each a few lines that call the library."""
 
-import os
-import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import tyro
-
-from slotnorm.cli.data_verbs import DATA_VERBS, inclusive, open_backbone
-from slotnorm.cli.messages import shown
-from slotnorm.errors import UserError, nearest
-from slotnorm.studies.options import parse_sweep, parse_training, reads_arguments
+from slotnorm.cli import dispatch
+from slotnorm.cli.data_verbs import DATA_VERBS, Objects, open_backbone
+from slotnorm.cli.dispatch import reads_arguments
+from slotnorm.cli.signatures import POSITIONAL, Argument
+from slotnorm.cli.training_options import parse_sweep, parse_training
+from slotnorm.cli.values import read_numbers
 
 if TYPE_CHECKING:
     from slotnorm.slot_attention import SlotAttention
+
+Slots = Annotated[
+    tuple[int, ...] | None, Argument(placeholder="FIRST:LAST|K,K,...", read=read_numbers, more=r"\d[\d:,]*")
+]
 
 
 def norms() -> None:
@@ -30,7 +32,7 @@ def norms() -> None:
 
 
 def experiments() -> None:
-    """List the experiments: where in the paper, (O, K), steps, seeds, and hours a run."""
+    """List the experiments: where in the paper, (O, K), steps, seeds, and hours per run."""
     from slotnorm.experiments import listing
 
     print(listing())
@@ -60,9 +62,12 @@ def sweep(arguments: list[str], prog: str) -> None:
     asked = parse_sweep(arguments, prog)
     if asked is None:
         return
-    from slotnorm.studies.sweep import plan, report, require_success, sweep
+    from slotnorm.studies.sweep import describe_plan, plan, report, require_success, sweep
 
     jobs = plan(asked.trainings)
+    if asked.plan:
+        print(describe_plan(jobs))
+        return
     sweep(jobs, asked.jobs)
     print(report(jobs))
     require_success(jobs)
@@ -101,10 +106,10 @@ def _layer_of(path: Path) -> "SlotAttention":
 
 
 def evaluate(
-    runs: tyro.conf.Positional[tuple[Path, ...]],
+    runs: Annotated[tuple[Path, ...], POSITIONAL],
     dataset: str | None = None,
-    slots: str | None = None,
-    objects: str | None = None,
+    slots: Slots = None,
+    objects: Objects = None,
     scenes: int | None = None,
     data: Path | None = None,
     csv: Path | None = None,
@@ -117,8 +122,8 @@ def evaluate(
         runs: folders of runs, or folders that hold them
         dataset: a test set (clevr6, clevr10, movi-d, toy, ...) or a dataset (clevr: its widest set); unless given, the
             test sets of each run's experiment
-        slots: FIRST:LAST, both included, or one number (default: the experiment's, 3:24; toy 2:16)
-        objects: FEWEST:MOST objects in a scene
+        slots: numbers of slots, as 3:24 (both included) or 5,10,15 (default: the experiment's, 3:24; toy 2:16)
+        objects: only scenes with so many, as 3:6 (both included)
         scenes: how many are scored (default: the experiment's, 1280; toy 320)
         data: folder of the built set, or of its splits, when it is not in the cache
         csv: also write all rows here
@@ -130,9 +135,8 @@ def evaluate(
     from slotnorm.studies.run_evaluation import describe, plan, read_binding
 
     allocator.keep_freed_memory()
-    counts = None if objects is None else inclusive(objects, "objects")
     jobs = plan(
-        runs, dataset, slots=_numbers(slots), objects=counts, scenes=scenes, data=data, unfinished=unfinished,
+        runs, dataset, slots=slots, objects=objects, scenes=scenes, data=data, unfinished=unfinished,
         batch_size=batch_size,
     )  # fmt: skip
     found = []
@@ -145,7 +149,7 @@ def evaluate(
 
 
 def report(
-    runs: tyro.conf.Positional[tuple[Path, ...]],
+    runs: Annotated[tuple[Path, ...], POSITIONAL],
     out: Path = Path("report"),
     data: Path | None = None,
     models: bool = True,
@@ -171,13 +175,13 @@ def report(
 
 
 def reproduce(
-    name: tyro.conf.Positional[str],
+    name: Annotated[str, POSITIONAL],
     out: Path | None = None,
     norms: tuple[str, ...] | None = None,
     seeds: tuple[int, ...] | None = None,
     steps: int | None = None,
     scenes: int | None = None,
-    slots: str | None = None,
+    slots: Slots = None,
     jobs: int | None = None,
     data: Path | None = None,
 ) -> None:
@@ -190,7 +194,7 @@ def reproduce(
         seeds: seeds (default: the experiment's)
         steps: train for fewer steps than the recipe says
         scenes: how many test scenes are scored (default: the experiment's)
-        slots: FIRST:LAST numbers of slots to evaluate, both included (default: the experiment's)
+        slots: numbers of slots to evaluate, as 3:24 (both included) or 5,10,15 (default: the experiment's)
         jobs: single-threaded trainings side by side (default: one a core)
         data: folder of the built set, or of its splits, when it is not in the cache
     """
@@ -200,21 +204,14 @@ def reproduce(
 
     allocator.keep_freed_memory()
     out = Path(f"reproduce-{name}") if out is None else out
-    made = reproduce(Reproduction(name, out, norms, seeds, steps, scenes, _numbers(slots), jobs, data))
+    made = reproduce(Reproduction(name, out, norms, seeds, steps, scenes, slots, jobs, data))
     claims = ", ".join(f"{count} {verdict}" for verdict, count in counted(made.outcomes).items() if count)
     print(f"{len(made.runs)} runs in {len(made.sections)} sections; claims: {claims}")
     print(f"report: {out / 'report' / 'report.md'}")
 
 
-def _numbers(slots: str | None) -> range | None:
-    if slots is None:
-        return None
-    first, last = inclusive(slots, "slots")
-    return range(first, last + 1)
-
-
 def segment(
-    image: tyro.conf.Positional[Path],
+    image: Annotated[Path, POSITIONAL],
     run: Path,
     out: Path = Path("masks"),
     slots: int | None = None,
@@ -246,7 +243,7 @@ def segment(
 
 def demo(
     out: Path = Path("slotnorm-demo"),
-    open_: Annotated[bool, tyro.conf.arg(name="open"), tyro.conf.FlagCreatePairsOff] = False,
+    open_: Annotated[bool, Argument(name="open")] = False,
     scenes: int = 320,
 ) -> None:
     """See the paper's effect in a minute: trained models of each normalization with more and more slots; no network.
@@ -289,60 +286,4 @@ VERBS: dict[str, Any] = {
 
 def main(argv: list[str] | None = None) -> None:
     """Run the command line and exit: 0, 2 for a user's error, or what `errors.py` and the signals say."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    try:
-        _load_plugins(arguments)
-        with shown():
-            _dispatch(VERBS, arguments, ["slotnorm"])
-        sys.stdout.flush()
-    except UserError as error:
-        _fail(str(error), error.exit_code)
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except BrokenPipeError:  # `slotnorm norms | head`: the reader has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
-
-
-def _fail(sentence: str, exit_code: int) -> None:
-    print(f"slotnorm: {sentence}", file=sys.stderr)
-    sys.exit(exit_code)
-
-
-def _dispatch(verbs: dict[str, Any], arguments: list[str], path: list[str]) -> None:
-    prog = " ".join(path)
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(_overview(verbs, prog))
-        return
-    name, *rest = arguments
-    if name not in verbs:
-        raise UserError(f"there is no {prog} {name!r}; {nearest(name, verbs)}")
-    verb = verbs[name]
-    if isinstance(verb, dict):
-        _dispatch(verb, rest, [*path, name])
-    elif getattr(verb, "reads_arguments", False):
-        verb(rest, f"{prog} {name}")
-    else:
-        tyro.cli(verb, args=rest, prog=f"{prog} {name}")
-
-
-def _overview(verbs: dict[str, Any], prog: str) -> str:
-    """The help of a group: one line a verb, from its docstring."""
-    lines = [f"usage: {prog} VERB ...   ({prog} VERB --help tells its options)", ""]
-    for name, verb in verbs.items():
-        summary = ", ".join(verb) if isinstance(verb, dict) else (verb.__doc__ or "").strip().splitlines()[0]
-        lines.append(f"  {name:<12} {summary}")
-    return "\n".join(lines)
-
-
-def _load_plugins(arguments: list[str]) -> None:
-    """Take every `--plugin FILE` out of the arguments and run the file: the user's own code, only when asked for."""
-    while (at := next((i for i, word in enumerate(arguments) if re.match("--plugin(=|$)", word)), None)) is not None:
-        _, given, path = arguments.pop(at).partition("=")
-        if not given and at < len(arguments):
-            path = arguments.pop(at)
-        if not path:
-            raise UserError("--plugin needs a Python file that defines a Normalization, as in --plugin my_norm.py")
-        from slotnorm.runtime.plugins import load_plugin
-
-        load_plugin(Path(path))
+    dispatch.run(VERBS, list(sys.argv[1:] if argv is None else argv))

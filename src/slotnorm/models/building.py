@@ -35,6 +35,6 @@ def require_normalization(name: str) -> None:
     """Refuse a normalization that nobody registered."""
     if name not in normalizations():
         raise UserError(
-            f"there is no normalization {name!r}; {nearest(name, normalizations())} "
+            f"there is no normalization {name!r}; {nearest(str(name), normalizations())} "
             "(one of your own is added by --plugin FILE, or by importing the module that defines it)"
         )

@@ -13,6 +13,8 @@ def load_plugin(path: Path) -> None:
     module_name = f"slotnorm_plugin_{resolved.stem}"
     if module_name in sys.modules and sys.modules[module_name].__file__ == str(resolved):
         return
+    if not resolved.exists():
+        raise UserError(f"there is no file {path}, which --plugin names; give the path of a Python file")
     if resolved.suffix != ".py" or not resolved.is_file():
         raise UserError(f"--plugin {path} is not a Python file; give the path of one that defines a Normalization")
     spec = importlib.util.spec_from_file_location(module_name, resolved)

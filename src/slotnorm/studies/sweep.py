@@ -15,8 +15,10 @@ from slotnorm.runtime.plugins import loaded_plugins
 from slotnorm.runtime.progress import Progress
 from slotnorm.runtime.signals import Stop
 from slotnorm.studies.options import Training, words
+from slotnorm.training.experiment_file import write_experiment
 from slotnorm.training.runs import Run
 
+_ASKED = "asked.json"  # the experiment that a run's process is started with; its experiment.json is its own to write
 _SECONDS_BETWEEN_LOOKS = 0.5
 _SECONDS_BEFORE_RETRY = 10.0  # a run that another process trains is looked at again after this
 
@@ -41,7 +43,7 @@ class Job:
     @property
     def path(self) -> Path:
         """The run's folder."""
-        return self.training.into / self.training.experiment.run_name
+        return self.training.path
 
     @property
     def trained_steps(self) -> int:
@@ -95,6 +97,20 @@ def sweep(jobs: list[Job], side_by_side: int) -> None:
         raise error
 
 
+def describe_plan(jobs: Sequence[Job]) -> str:
+    """What a sweep would do with each run, one line each, and how much there is to train."""
+    lines, left = [], 0
+    for job in jobs:
+        steps, done = job.training.experiment.recipe.steps, job.trained_steps
+        if job.state == "skipped":
+            lines.append(f"{job.path}: finished, {steps} steps")
+            continue
+        left += steps - min(done, steps)
+        lines.append(f"{job.path}: to train, {f'from step {done} to {steps}' if done else f'{steps} steps'}")
+    waiting = sum(job.state == "waiting" for job in jobs)
+    return "\n".join([*lines, f"{waiting} of {len(jobs)} runs to train, {left} steps"])
+
+
 def report(jobs: Sequence[Job]) -> str:
     """What became of each run, one line each."""
     lines = []
@@ -116,9 +132,10 @@ def require_success(jobs: Sequence[Job]) -> None:
 
 def _start(job: Job) -> Job:
     plugins = [word for path in loaded_plugins() for word in ("--plugin", str(path))]
-    command = [sys.executable, "-m", "slotnorm", "train", *words(job.training), *plugins]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    job.path.mkdir(parents=True, exist_ok=True)
+    file = job.path / _ASKED
+    write_experiment(file, job.training.experiment)
+    command = [sys.executable, "-m", "slotnorm", "train", *words(job.training, file), *plugins]
     with open(job.path / "log.txt", "ab") as log:
         # a session of its own: Ctrl-C reaches this process alone, which passes it on
         job.process = subprocess.Popen(
@@ -134,6 +151,7 @@ def _conclude(job: Job) -> None:
     code = job.process.returncode
     if code == 0:
         job.state = "finished"
+        (job.path / _ASKED).unlink(missing_ok=True)
     elif code == Locked.exit_code:
         job.state, job.not_before = "waiting", time.monotonic() + _SECONDS_BEFORE_RETRY
     else:

@@ -17,15 +17,21 @@ from slotnorm.experiments import command_line
 from slotnorm.models import SlotModel, weights
 from slotnorm.runtime.source import source_commit
 from slotnorm.storage.seals import read_sealed, write_sealed
-from slotnorm.storage.serialization import differences, from_document, to_document
-from slotnorm.training import checkpoints
+from slotnorm.storage.serialization import differences, to_document
+from slotnorm.training import checkpoints, experiment_file
 
-_FORMAT = 1
 _DEPTH = 4  # folders below a given one that are searched for runs
 
 
 class Run:
     """One training's folder: `experiment.json`, `metrics.jsonl`, `checkpoints/`, `pictures/`."""
+
+    def __new__(cls, *facts: Any, **named: Any) -> "Run":
+        """Refuse `Run(path)`, which is easily typed, with the way to open a run."""
+        if len(facts) + len(named) == 1:
+            (path,) = (*facts, *named.values())
+            raise UserError(f"a run in a folder is opened by Run.open({str(path)!r}), not by Run({str(path)!r})")
+        return super().__new__(cls)
 
     def __init__(self, path: Path, experiment: Experiment, scenes: int, data: str) -> None:
         self.path, self.experiment = path, experiment
@@ -39,16 +45,12 @@ class Run:
         if not (path / "experiment.json").is_file():
             raise UserError(f"{path} is no run: it has no experiment.json; `slotnorm train` makes one")
         content = read_sealed(path / "experiment.json")
-        if content["format"] != _FORMAT:
-            raise UserError(
-                f"{path} has format {content['format']}, this slotnorm reads {_FORMAT}: install a newer one"
-            )
-        return cls(path, from_document(Experiment, content["experiment"]), content["scenes"], content["data"])
+        return cls(path, experiment_file.unpacked(content, path), content["scenes"], content["data"])
 
     def write(self) -> None:
         """Write experiment.json."""
         content = {
-            "format": _FORMAT, "slotnorm": __version__, "experiment": to_document(self.experiment),
+            "format": experiment_file.FORMAT, "slotnorm": __version__, "experiment": to_document(self.experiment),
             "scenes": self.scenes, "data": self.data, "commit": source_commit(),
         }  # fmt: skip
         write_sealed(self.path / "experiment.json", content)

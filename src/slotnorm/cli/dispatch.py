@@ -1,0 +1,108 @@
+"""From the words of a command to its verb: help, version, plugins, and how it ends when something is wrong."""
+
+import errno
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from slotnorm import __version__
+from slotnorm.cli.messages import shown
+from slotnorm.cli.parsing import entry, parse
+from slotnorm.cli.signatures import of_function, summary
+from slotnorm.errors import UserError, nearest
+
+# what a disk or its owner refuses, as against an error of ours
+_REFUSED = {
+    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOTDIR, errno.EISDIR,
+    errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP,
+}  # fmt: skip
+
+_LEFT = 17  # columns for the names of verbs
+
+Verbs = Mapping[str, Any]
+"""Names with functions, or with the verbs of a group."""
+
+
+def reads_arguments(verb: Callable[[list[str], str], None]) -> Callable[[list[str], str], None]:
+    """Mark a verb that parses its own arguments, given as a list, and its name."""
+    verb.reads_arguments = True  # type: ignore[attr-defined]
+    return verb
+
+
+def run(verbs: Verbs, arguments: list[str]) -> None:
+    """Run a command and exit: 0, 2 for a user's error, or what `errors.py` and the signals say."""
+    try:
+        load_plugins(arguments)
+        with shown():
+            _dispatch(verbs, arguments, ["slotnorm"])
+        sys.stdout.flush()
+    except UserError as error:
+        _fail(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:  # `slotnorm norms | head`: the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except OSError as error:
+        if error.errno not in _REFUSED or error.filename is None:
+            raise
+        _fail(f"cannot use {error.filename}: {error.strerror}; choose another place", UserError.exit_code)
+
+
+def _fail(sentence: str, exit_code: int) -> None:
+    print(f"slotnorm: {sentence}", file=sys.stderr)
+    sys.exit(exit_code)
+
+
+def _dispatch(verbs: Verbs, arguments: list[str], path: list[str]) -> None:
+    prog = " ".join(path)
+    if arguments[:1] == ["help"]:
+        arguments = [*arguments[1:], "--help"]
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(_overview(verbs, prog))
+        return
+    if arguments[0] == "--version" and len(path) == 1:
+        print(f"slotnorm {__version__}")
+        return
+    name, *rest = arguments
+    if name not in verbs:
+        known = [*verbs, "help", "--version"] if len(path) == 1 else [*verbs, "help"]
+        raise UserError(f"there is no {prog} {name!r}; {nearest(name, known)}")
+    verb, called = verbs[name], f"{prog} {name}"
+    if isinstance(verb, Mapping):
+        _dispatch(verb, rest, [*path, name])
+    elif getattr(verb, "reads_arguments", False):
+        verb(rest, called)
+    else:
+        verb(**parse(of_function(verb), rest, called, summary(verb.__doc__)))
+
+
+def _overview(verbs: Verbs, prog: str) -> str:
+    """The help of a group: a line per verb, from its docstring, and what works with every verb."""
+    lines = [f"usage: {prog} VERB ...", ""]
+    for name, verb in verbs.items():
+        about = ", ".join(verb) if isinstance(verb, Mapping) else summary(verb.__doc__)
+        lines += entry(name, about, _LEFT)
+    lines += ["", *entry("help VERB", f"what a verb takes; the same as {prog} VERB --help", _LEFT)]
+    if prog == "slotnorm":
+        lines += entry("--version", "which slotnorm this is", _LEFT)
+        lines += entry(
+            "--plugin FILE", "with every verb: run a Python file of yours first, for its normalizations", _LEFT
+        )
+    return "\n".join(lines)
+
+
+def load_plugins(arguments: list[str]) -> None:
+    """Take every `--plugin FILE` out of the arguments and run the file: the user's own code, only when asked for."""
+    while (at := next((i for i, word in enumerate(arguments) if re.match("--plugin(=|$)", word)), None)) is not None:
+        _, given, path = arguments.pop(at).partition("=")
+        if not given and at < len(arguments):
+            path = arguments.pop(at)
+        if not path:
+            raise UserError("--plugin needs a Python file that defines a Normalization, as in --plugin my_norm.py")
+        from slotnorm.runtime.plugins import load_plugin
+
+        load_plugin(Path(path))

@@ -1,0 +1,156 @@
+"""`train` and `sweep`: every field of an experiment is an option; the experiment itself is a name or a file."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+from slotnorm import experiments
+from slotnorm.cli.parsing import describe, entry, parse, wants_help
+from slotnorm.cli.signatures import Option, of_dataclass, rebuilt
+from slotnorm.config import Experiment
+from slotnorm.errors import UserError
+from slotnorm.studies.options import Training, chosen_norms, require_seeds
+from slotnorm.training.experiment_file import read_experiment
+
+# typed often, so without the name of the dataclass
+SHORT = {"recipe.steps": "--steps", "recipe.batch_size": "--batch-size", "recipe.learning_rate": "--lr"}
+
+_FILE = Option(
+    "experiment", Path, default=None,
+    help="A file instead of NAME: a run's experiment.json, or the document of an experiment; other options change it",
+)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class _SweepOptions:
+    """Which runs of an experiment are trained, and how many at once."""
+
+    norms: tuple[str, ...]
+    """Normalizations; `all` is every one that is registered"""
+    seeds: tuple[int, ...]
+    """Seeds, as 1 2 3 or 1:5"""
+    jobs: int = 1
+    """Single-threaded processes side by side"""
+    plan: bool = False
+    """Only print what would be trained, and what is finished"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Sweep:
+    """The runs to train, and how many at once."""
+
+    trainings: tuple[Training, ...]
+    jobs: int
+    plan: bool = False
+
+
+def parse_training(words: Sequence[str], prog: str) -> Training | None:
+    """`NAME [--norm ... --steps ...]` -> what to train; None when only help on the verb was wanted."""
+    chosen = _choose(words, prog)
+    if chosen is None:
+        return None
+    default = Training(chosen.experiment)
+    summary = f"Train {chosen.shown}: start a run, or go on with it where it was interrupted."
+    given = parse([_FILE, *_options(default)], chosen.words, chosen.prog, summary)
+    return rebuilt(default, given)
+
+
+def parse_sweep(words: Sequence[str], prog: str) -> Sweep | None:
+    """`NAME [--norms ... --seeds ... --steps ...]` -> what to train; None when only help on the verb was wanted."""
+    chosen = _choose(words, prog)
+    if chosen is None:
+        return None
+    default, several = Training(chosen.experiment), _default_runs(chosen.experiment)
+    for option in ("--norm", "--seed"):
+        if any(word.partition("=")[0] == option for word in chosen.words):
+            raise UserError(f"a sweep takes {option}s, with one or more values, instead of {option}")
+    single = [option for option in _options(default) if option.key not in ("norm", "seed")]
+    summary = f"Train {chosen.shown} with several normalizations and seeds: plan, skip what is finished, run."
+    given = parse([*of_dataclass(several), _FILE, *single], chosen.words, chosen.prog, summary)
+    template, several = rebuilt(default, given), rebuilt(several, given)
+    require_seeds(several.seeds)
+    factors = [(norm, seed) for seed in several.seeds for norm in chosen_norms(several.norms)]
+    trainings = [
+        dataclasses.replace(template, experiment=dataclasses.replace(template.experiment, norm=norm, seed=seed))
+        for norm, seed in factors
+    ]
+    return Sweep(tuple(trainings), several.jobs, several.plan)
+
+
+def _default_runs(experiment: Experiment) -> _SweepOptions:
+    """The study's normalizations and seeds; of an experiment with a name of its own, the paper's four and its seed."""
+    study = experiments.studies().get(experiment.name)
+    if study is None:
+        return _SweepOptions(experiments.MAIN, (experiment.seed,))
+    return _SweepOptions(study.norms, study.seeds)
+
+
+def _options(training: Training) -> list[Option]:
+    return [dataclasses.replace(option, short=SHORT.get(option.key)) for option in of_dataclass(training)]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Chosen:
+    """The experiment that is asked for, and the words that change it."""
+
+    experiment: Experiment
+    words: list[str]
+    prog: str
+    shown: str
+
+
+def _choose(words: Sequence[str], prog: str) -> _Chosen | None:
+    """The experiment by `--experiment FILE` or by NAME, and the other words; None when there is neither but help."""
+    names = [*experiments.studies(), *experiments.transfers()]
+    file, rest = _take_file(list(words))
+    at = _position_of_name(rest, names)
+    if file is not None:
+        if at is not None:
+            raise UserError(f"give an experiment by its name, {rest[at]}, or by --experiment {file}, not both")
+        return _Chosen(read_experiment(file), rest, f"{prog} --experiment {file}", str(file))
+    if at is None:
+        if rest and not wants_help(rest):
+            raise UserError(f"{prog} needs an experiment: its name, as in {prog} toy, or --experiment FILE")
+        print(_usage(prog))
+        return None
+    name = rest.pop(at)
+    return _Chosen(experiments.study(name).experiment, rest, f"{prog} {name}", name)
+
+
+def _take_file(words: list[str]) -> tuple[Path | None, list[str]]:
+    for at, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        if name == "--experiment":
+            following = words[at + 1 : at + 2] if not equals else [value]
+            if not following or not following[0] or following[0].startswith("--"):
+                raise UserError("--experiment needs a file: a run's experiment.json, or a document like it")
+            return Path(following[0]), words[:at] + words[at + (1 if equals else 2) :]
+    return None, words
+
+
+def _position_of_name(words: list[str], names: Sequence[str]) -> int | None:
+    """Where the experiment's name is: in front, or behind options and their values."""
+    if words and not words[0].startswith("-"):
+        return 0
+    for at in range(1, len(words)):
+        is_a_value = words[at - 1].startswith("--") and "=" not in words[at - 1]
+        if words[at] in names and not is_a_value:
+            return at
+    return None
+
+
+def _usage(prog: str) -> str:
+    """Help without an experiment: which there are, and what can be said of each."""
+    options = [_FILE, *_options(Training(experiments.study("toy").experiment))]
+    common = [option for option in options if option.group in ("", "experiment") or option.short]
+    if prog.endswith("sweep"):
+        several = of_dataclass(_default_runs(experiments.study("toy").experiment))
+        common = [*several, *(option for option in common if option.key not in ("norm", "seed"))]
+    return "\n".join([
+        f"usage: {prog} EXPERIMENT [OPTIONS]",
+        f"       {prog} --experiment FILE [OPTIONS]", "",
+        *experiments.listing().splitlines(), "",
+        "options of every experiment:",
+        *(line for option in common for line in describe(option, default=False)),
+        *entry("--recipe. --scenes.", f"{prog} toy --help lists all that can be changed of toy, with its values"),
+    ])  # fmt: skip

@@ -1,0 +1,395 @@
+"""The command line as a newcomer types it: help that reads, short names, and one style of refusal."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import pytest
+
+import slotnorm
+import tiny
+from slotnorm.cli import dispatch, verbs
+from slotnorm.cli.parsing import parse
+from slotnorm.cli.signatures import POSITIONAL, Argument, of_dataclass, of_function, rebuilt
+from slotnorm.cli.training_options import parse_sweep, parse_training
+from slotnorm.cli.values import read_numbers, read_range
+from slotnorm.errors import UserError
+from slotnorm.experiments import experiment, studies
+from slotnorm.storage.serialization import to_document
+from slotnorm.studies.options import Training
+from slotnorm.training.experiment_file import read_experiment, write_experiment
+from slotnorm.training.loop import train
+from slotnorm.training.runs import Run
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """The one sentence that a command ends with."""
+    with pytest.raises(SystemExit) as ended:
+        verbs.main(list(words))
+    said, sentence = capsys.readouterr()
+    assert ended.value.code == 2
+    assert said == ""
+    assert sentence.startswith("slotnorm: ")
+    assert sentence.count("\n") == 1
+    return sentence
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("eval", "slotnorm eval needs RUNS (folders of runs, or folders that hold them)"),
+        ("report", "slotnorm report needs RUNS"),
+        ("segment photo.png", "slotnorm segment needs --run (a run's folder"),
+        ("segment", "slotnorm segment needs IMAGE (a PNG or JPEG file of any size, or a folder of them) and --run ("),
+        ("reproduce", "slotnorm reproduce needs NAME"),
+        ("eval runs --slots 8:3", "--slots is '8:3', but 8 is more than 3: write 3:8"),
+        ("eval runs --slots many", "--slots is 'many', which is not numbers: write FIRST:LAST (both included)"),
+        ("eval runs --slots 1:999999999", "which is more than 10,000 numbers; ask for fewer"),
+        ("eval runs --objects 3,6", "--objects is '3,6', a list where a range is meant: write FEWEST:MOST"),
+        ("eval runs --objects 6:3", "--objects is '6:3', but 6 is more than 3: write 3:6"),
+        ("eval runs --sl 3", "slotnorm eval has no option --sl; did you mean '--slots'?"),
+        ("eval runs --batch-size", "--batch-size needs a value: --batch-size INT"),
+        ("eval runs --unfinished=yes", "--unfinished is a switch and takes no value; leave out =yes"),
+        ("eval -x runs", "slotnorm eval has no option -x"),
+        ("train toy --slots five", "--slots is 'five', but must be a whole number"),
+        ("train toy --lr fast", "--lr is 'fast', but must be a number"),
+        ("train toy --lr nan", "--lr is 'nan', but must be a finite number"),
+        ("train toy --lr", "--lr needs a value: --lr FLOAT"),
+        ("train toy --clip 1", "has no option --clip; did you mean '--recipe.clip'?"),
+        ("train toy --step 50", "has no option --step; did you mean '--steps'?"),
+        ("train toy --steps 0", "recipe.steps is 0"),
+        ("train toy --recipe.flip maybe", "--recipe.flip is 'maybe', but must be True or False"),
+        ("train toy --recipe.precision float8", "--recipe.precision is 'float8'; did you mean 'float32'?"),
+        ("train toy --scenes.objects 1 2 3", "--scenes.objects has 3 values, but needs 2: --scenes.objects INT INT"),
+        ("train toy batch_norm", "slotnorm train toy has no use for 'batch_norm'"),
+        ("train toy --norm=", "--norm is empty, but needs a value"),
+        (
+            "train --norm batch_norm",
+            "slotnorm train needs an experiment: its name, as in slotnorm train toy, or --exper",
+        ),
+        ("train toy --plugin none.py", "there is no file none.py, which --plugin names"),
+        ("sweep toy --seeds 3:1", "--seeds is '3:1', but 3 is more than 1: write 1:3"),
+        ("data generate --num 3", "slotnorm data generate needs --out (where the set is built"),
+        ("data movi --variant f", "--variant is 'f'; known are: a, b, c, d, e"),
+        ("theory toy", "slotnorm theory has no use for 'toy'"),
+        ("--verison", "there is no slotnorm '--verison'; did you mean '--version'?"),
+    ],
+)
+def test_a_mistake_is_one_sentence(words: str, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = words.replace("data movi", "data movi --from x --split test")
+    assert sentence in refused(capsys, *words.split())
+
+
+@pytest.mark.parametrize("command", ["train toy --steps 1 --into", "demo --scenes 1 --out", "eval --csv"])
+def test_a_folder_that_cannot_be_written_is_one_sentence(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    if command.startswith("eval"):
+        data = tiny.build_scenes(tmp_path / "set").directory
+        run = train(tiny.experiment(steps=1), tmp_path / "runs", data=data)
+        command = f"eval {run.path} --data {data} --dataset mine --slots 4 --scenes 2 --csv"
+        with pytest.raises(SystemExit) as ended:
+            verbs.main([*command.split(), str(tmp_path / "file" / "rows.csv")])
+        assert ended.value.code == 2
+        assert f"cannot write {tmp_path / 'file' / 'rows.csv'}" in capsys.readouterr().err
+        return
+    assert str(tmp_path / "file") in refused(capsys, *command.split(), str(tmp_path / "file"))
+
+
+def test_what_the_disk_refuses_is_a_sentence_and_an_error_of_ours_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+    def save() -> None:
+        raise PermissionError(13, "Permission denied", "/root/rows")
+
+    def stumble() -> None:
+        raise FileNotFoundError(2, "No such file or directory", "/gone")
+
+    with pytest.raises(SystemExit) as ended:
+        dispatch.run({"save": save}, ["save"])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == "slotnorm: cannot use /root/rows: Permission denied; choose another place\n"
+    with pytest.raises(FileNotFoundError):
+        dispatch.run({"stumble": stumble}, ["stumble"])
+
+
+def shown(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    with contextlib.suppress(SystemExit):
+        verbs.main(list(words))
+    said, sentence = capsys.readouterr()
+    assert sentence == ""
+    return said
+
+
+def groups() -> list[list[str]]:
+    inner = [[name, verb] for name, group in verbs.VERBS.items() if isinstance(group, dict) for verb in group]
+    return [[], *([name] for name in verbs.VERBS), *inner, ["train", "toy"], ["sweep", "toy"], ["train", "movi-6-7"]]
+
+
+@pytest.mark.parametrize("verb", groups(), ids=" ".join)
+def test_help_reads_well(verb: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    text = shown(capsys, *verb, "--help")
+    assert text.startswith("usage: slotnorm")
+    assert not re.search(r"\{None\}|NoneType|<class|[╭│╰]|typing\.", text)
+    explained = re.split(r"\n  (?=\S)", re.sub(r"\n {3,}", " ", text))
+    for entry in explained:
+        assert entry.count("(default") <= 1, entry
+        assert not entry.startswith("--") or " " in entry, f"{entry} is not explained"
+    assert shown(capsys, "help", *verb) == text
+
+
+def test_every_option_of_every_verb_is_explained() -> None:
+    for name, verb in [*verbs.VERBS.items(), *verbs.VERBS["data"].items()]:
+        if not isinstance(verb, dict) and not getattr(verb, "reads_arguments", False):
+            assert all(option.help for option in of_function(verb)), name
+    for study in studies().values():
+        for option in of_dataclass(Training(study.experiment)):
+            assert option.help, option.key
+
+
+def test_the_top_help_names_version_help_and_plugin(capsys: pytest.CaptureFixture[str]) -> None:
+    text = shown(capsys)
+    for word in ("--version", "help VERB", "--plugin FILE", *verbs.VERBS):
+        assert f"\n  {word}" in text
+    assert shown(capsys, "--version") == f"slotnorm {slotnorm.__version__}\n"
+
+
+def test_help_of_a_verb_names_the_experiments_and_short_options(capsys: pytest.CaptureFixture[str]) -> None:
+    for verb in ("train", "sweep"):
+        text = shown(capsys, verb, "--help")
+        assert all(name in text for name in studies())
+        for option in ("--experiment PATH", "--steps, --recipe.steps INT", "--lr, --recipe.learning-rate FLOAT",
+                       "--batch-size, --recipe.batch-size INT", "--slots INT"):  # fmt: skip
+            assert option in text
+    assert "--norms TEXT ..." in text
+    assert "--[no-]plan" in text
+
+
+def test_help_is_quick_and_needs_no_torch() -> None:
+    code = (
+        "import sys\nfrom slotnorm.cli.verbs import main\n"
+        "for words in (['train', 'toy', '--help'], ['help', 'sweep'], ['--version']):\n"
+        "    try:\n        main(words)\n    except SystemExit as ended:\n        assert not ended.code\n"
+        "assert not {'torch', 'numpy', 'scipy', 'matplotlib', 'rich'} & set(sys.modules), sorted(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, env=os.environ)
+
+
+def test_short_names_are_those_of_the_recipe() -> None:
+    parsed = parse_training(["toy", "--steps", "50", "--lr", "1e-3", "--batch-size", "8"], "slotnorm train")
+    assert parsed is not None
+    recipe = parsed.experiment.recipe
+    assert (recipe.steps, recipe.learning_rate, recipe.batch_size) == (50, 1e-3, 8)
+    assert parsed.experiment.slots == 5
+    swept = parse_sweep(
+        ["toy", "--steps", "50", "--seeds", "1,2", "--norms", "layer_norm,batch_norm"], "slotnorm sweep"
+    )
+    assert swept is not None
+    assert {training.experiment.recipe.steps for training in swept.trainings} == {50}
+    assert len(swept.trainings) == 4
+
+
+def test_the_name_may_come_behind_options_and_underscores_are_hyphens() -> None:
+    first = parse_training(["toy", "--norm", "layer_norm", "--recipe.batch-size", "8"], "slotnorm train")
+    assert parse_training(["--norm", "layer_norm", "--recipe.batch_size=8", "toy"], "slotnorm train") == first
+    swept = parse_sweep(["--norms", "layer_norm", "--seeds", "1:3", "toy"], "slotnorm sweep")
+    assert swept is not None
+    assert [training.experiment.seed for training in swept.trainings] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [("3:6", (3, 4, 5, 6)), ("5,10,15", (5, 10, 15)), ("7", (7,)), ("3:5,9,4", (3, 4, 5, 9)), ("15,5", (5, 15))],
+)
+def test_numbers_are_ranges_and_lists(text: str, numbers: tuple[int, ...]) -> None:
+    assert read_numbers(text, "--slots") == numbers
+
+
+@pytest.mark.parametrize("text", ["", "3:", ":3", "a", "1:2:3", "-3:4", "3, 4", "1.5", "3;4"])
+def test_what_is_not_numbers_is_refused(text: str) -> None:
+    with pytest.raises(UserError, match="--slots is .*, which is not numbers"):
+        read_numbers(text, "--slots")
+    with pytest.raises(UserError, match="where a range is meant|which is not a range"):
+        read_range(text, "--objects")
+
+
+def show(
+    runs: Annotated[tuple[Path, ...], POSITIONAL],
+    slots: Annotated[tuple[int, ...] | None, Argument(read=read_numbers, more=r"\d[\d:,]*")] = None,
+    seeds: tuple[int, ...] = (1,),
+    margin: float | None = None,
+    style: Literal["clevr", "flat"] = "clevr",
+    quiet: bool = False,
+    rows: bool = True,
+) -> None:
+    """Show.
+
+    Args:
+        runs: what is
+            shown
+        slots: how many
+    """
+
+
+def test_options_are_made_from_a_signature() -> None:
+    options = of_function(show)
+    assert [option.name for option in options[:2]] == ["RUNS", "--slots"]
+    assert [option.help for option in options[:2]] == ["what is shown", "how many"]
+    words = [
+        "a",
+        "--slots",
+        "5",
+        "10,12",
+        "b",
+        "--margin",
+        "-0.5",
+        "--seeds",
+        "1:3",
+        "7",
+        "--quiet",
+        "--no-rows",
+        "--style=flat",
+        "--",
+        "--c",
+    ]
+    assert parse(options, words, "show", "Show.") == {
+        "runs": (Path("a"), Path("b"), Path("--c")), "slots": (5, 10, 12), "margin": -0.5, "seeds": (1, 2, 3, 7),
+        "quiet": True, "rows": False, "style": "flat",
+    }  # fmt: skip
+    assert parse(options, ["--margin", "None", "x"], "show", "")["margin"] is None
+    assert parse(options, ["x", "--slots", "3", "--slots", "4"], "show", "")["slots"] == (4,)
+
+
+def test_a_name_behind_a_list_is_the_name() -> None:
+    asked = parse(of_function(verbs.reproduce), ["--seeds", "1", "2", "toy"], "slotnorm reproduce", "")
+    assert asked == {"seeds": (1, 2), "name": "toy"}
+
+
+def test_options_of_a_dataclass_rebuild_it() -> None:
+    default = Training(experiment("toy"))
+    options = of_dataclass(default)
+    assert {option.key: option.default for option in options}["recipe.model.decoder_hidden"] == (256, 192)
+    changed = rebuilt(default, {"recipe.steps": 3, "scenes.size": 8, "into": Path("x"), "norm": "layer_norm"})
+    factors = changed.experiment
+    assert factors.scenes is not None
+    assert (factors.recipe.steps, factors.scenes.size, changed.into, factors.norm) == (3, 8, Path("x"), "layer_norm")
+    assert rebuilt(default, {}) == default
+
+
+def test_an_experiment_file_makes_the_experiment_again(tmp_path: Path) -> None:
+    wanted = dataclasses.replace(tiny.experiment("batch_norm", seed=7), name="mine", max_objects=3)
+    write_experiment(tmp_path / "mine.json", wanted)
+    parsed = parse_training(["--experiment", str(tmp_path / "mine.json")], "slotnorm train")
+    assert parsed == Training(wanted)
+    changed = parse_training(
+        [f"--experiment={tmp_path / 'mine.json'}", "--seed", "8", "--steps", "9"], "slotnorm train"
+    )
+    assert changed is not None
+    recipe = dataclasses.replace(wanted.recipe, steps=9)
+    assert changed.experiment == dataclasses.replace(wanted, seed=8, recipe=recipe)
+    swept = parse_sweep(["--experiment", str(tmp_path / "mine.json"), "--norms", "layer_norm"], "slotnorm sweep")
+    assert swept is not None
+    assert [training.experiment for training in swept.trainings] == [dataclasses.replace(wanted, norm="layer_norm")]
+
+
+def test_a_runs_own_file_trains_it_again_and_continues_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = tiny.build_scenes(tmp_path / "set").directory
+    run = train(tiny.experiment(steps=2), tmp_path / "runs", data=data)
+    file = str(run.path / "experiment.json")
+    verbs.main(["train", "--experiment", file, "--into", str(tmp_path / "again"), "--data", str(data)])
+    again = Run.open(tmp_path / "again" / run.name)
+    assert again.experiment == run.experiment
+    assert again.weights().tensors.keys() == run.weights().tensors.keys()
+    assert all((tensor == again.weights().tensors[name]).all() for name, tensor in run.weights().tensors.items())
+    verbs.main(["train", "--experiment", file, "--into", str(run.path.parent), "--data", str(data), "--steps", "3"])
+    assert Run.open(run.path).step == 3
+    assert f"{run.path}: step 3 of 3" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda document: "[]", "is not a JSON object with named fields"),
+        (lambda document: "{", "is not JSON: "),
+        (lambda document: "[" * 100_000, "is not JSON: "),
+        (lambda document: json.dumps(document | {"nrm": "x"}), "experiment has no field 'nrm'; did you mean 'norm'?"),
+        (lambda document: json.dumps(document | {"slots": "5"}), "experiment.slots is '5', but it must be a int"),
+        (lambda document: json.dumps({"name": "toy"}), "experiment lacks the field"),
+        (lambda document: json.dumps(document | {"slots": 0}), "slots is 0, but must be a positive number"),
+        (lambda document: json.dumps({"format": 1, "experiment": document}), "experiment has no field 'format'"),
+        (lambda document: json.dumps({"sha256_of_this": "0", "experiment": document}), "its seal does not match"),
+    ],
+)
+def test_a_file_that_is_not_an_experiment_is_one_sentence(
+    change: "type", sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "file.json"
+    file.write_text(change(to_document(tiny.experiment())))
+    said = refused(capsys, "train", "--experiment", str(file))
+    assert str(file) in said
+    assert sentence in said
+
+
+def test_a_file_that_is_not_there_and_a_name_beside_it_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "there is no file none.json" in refused(capsys, "train", "--experiment", "none.json")
+    assert "--experiment needs a file" in refused(capsys, "train", "--experiment")
+    assert "--experiment needs a file" in refused(capsys, "train", "--experiment", "--steps", "3")
+    (tmp_path / "experiment.json").write_text("{}")
+    inside = tmp_path / "experiment.json"
+    assert f"is a folder, and an experiment is a file; give {inside}" in refused(
+        capsys, "train", "--experiment", str(tmp_path)
+    )
+    both = refused(capsys, "train", "toy", "--experiment", "x.json")
+    assert "give an experiment by its name, toy, or by --experiment x.json, not both" in both
+
+
+def test_a_file_of_a_newer_format_is_refused(tmp_path: Path) -> None:
+    data = tiny.build_scenes(tmp_path / "set").directory
+    run = train(tiny.experiment(steps=1), tmp_path / "runs", data=data)
+    from slotnorm.storage.seals import read_sealed, write_sealed
+
+    content = read_sealed(run.path / "experiment.json")
+    write_sealed(tmp_path / "newer.json", content | {"format": 99})
+    with pytest.raises(UserError, match="newer.json has format 99, this slotnorm reads 1: install a newer one"):
+        read_experiment(tmp_path / "newer.json")
+
+
+def test_a_plan_is_printed_and_nothing_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = tiny.build_scenes(tmp_path / "set").directory
+    train(tiny.experiment("layer_norm"), tmp_path / "runs", data=data)
+    train(tiny.experiment("batch_norm", steps=4), tmp_path / "runs", data=data)
+    write_experiment(tmp_path / "tiny.json", tiny.experiment())
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    norms = ["--norms", "layer_norm", "batch_norm", "weighted_sum", "--seeds", "1"]
+    verbs.main(
+        ["sweep", "--experiment", str(tmp_path / "tiny.json"), *norms, "--into", str(tmp_path / "runs"), "--plan"]
+    )
+    runs = tmp_path / "runs"
+    assert capsys.readouterr().out.splitlines() == [
+        f"{runs / 'toy-layer_norm-1'}: finished, 12 steps",
+        f"{runs / 'toy-batch_norm-1'}: to train, from step 4 to 12",
+        f"{runs / 'toy-weighted_sum-1'}: to train, 12 steps",
+        "2 of 3 runs to train, 20 steps",
+    ]
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
+def test_a_normalization_that_does_not_exist_is_refused_when_it_is_asked_for() -> None:
+    with pytest.raises(UserError, match="there is no normalization 'wsum'; did you mean 'weighted_sum'?"):
+        slotnorm.experiment("toy", norm="wsum")
+    with pytest.raises(UserError, match="there is no normalization 5; known are: weighted_mean"):
+        slotnorm.experiment("toy", norm=5)
+    assert slotnorm.experiment("toy", norm="batch_norm").norm == "batch_norm"
+
+
+def test_a_run_made_from_a_path_points_to_open(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"a run in a folder is opened by Run.open\('runs/x'\), not by Run\('runs/x'\)"):
+        slotnorm.Run("runs/x")  # type: ignore[call-arg, arg-type]
