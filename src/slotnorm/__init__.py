@@ -81,12 +81,14 @@ _MODULES = ("data", "models", "theory")
 __all__ = ["__version__", *_HOME, *_MODULES]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(importlib.import_module(_HOME[name]), name)
-    if name in _MODULES:
-        return importlib.import_module(f"slotnorm.{name}")
-    raise AttributeError(f"module 'slotnorm' has no attribute {name!r}")
+if not TYPE_CHECKING:  # a type checker that saw this would take every misspelt name for Any
+
+    def __getattr__(name: str) -> Any:
+        if name in _HOME:
+            return getattr(importlib.import_module(_HOME[name]), name)
+        if name in _MODULES:
+            return importlib.import_module(f"slotnorm.{name}")
+        raise AttributeError(f"module 'slotnorm' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

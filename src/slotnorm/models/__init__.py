@@ -25,10 +25,12 @@ _HOME = {
 __all__ = [*_HOME]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(importlib.import_module(_HOME[name]), name)
-    raise AttributeError(f"module 'slotnorm.models' has no attribute {name!r}")
+if not TYPE_CHECKING:  # a type checker that saw this would take every misspelt name for Any
+
+    def __getattr__(name: str) -> Any:
+        if name in _HOME:
+            return getattr(importlib.import_module(_HOME[name]), name)
+        raise AttributeError(f"module 'slotnorm.models' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -1,0 +1,102 @@
+"""The public names as a user's type checker and a user's process see them."""
+
+import importlib
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import slotnorm
+
+SOURCE = Path(slotnorm.__file__).parents[1]
+MODULES = ("data", "models", "theory")
+NAMES = [
+    *(f"sn.{name}" for name in slotnorm.__all__),
+    *(f"sn.{module}.{name}" for module in MODULES for name in getattr(slotnorm, module).__all__),
+]
+
+# torch and numpy are taken as they come: reading their types takes 12 of 15 s, and the names are ours
+CONFIGURATION = f"""
+[mypy]
+strict = true
+mypy_path = {SOURCE}
+[mypy-torch.*,numpy.*,scipy.*,PIL.*]
+follow_imports = skip
+"""
+
+
+def check(folder: Path, code: list[str]) -> list[str]:
+    """What mypy says of each line of a user's file."""
+    (folder / "mypy.ini").write_text(CONFIGURATION)
+    (folder / "user.py").write_text("\n".join(["import slotnorm as sn", *code]) + "\n")
+    command = [sys.executable, "-m", "mypy", "--config-file", "mypy.ini", "--hide-error-context", "user.py"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    said: list[list[str]] = [[] for _ in code]
+    for number, words in re.findall(r"^user\.py:(\d+): (.*)$", done.stdout, flags=re.MULTILINE):
+        said[int(number) - 2].append(words)
+    assert any(said), done.stdout + done.stderr
+    return ["\n".join(words) for words in said]
+
+
+def test_types_reach_the_user_and_a_misspelt_keyword_is_refused(tmp_path: Path) -> None:
+    """One run of mypy for all: starting it is most of the time."""
+    revealed = [f"reveal_type({name})" for name in NAMES]
+    made = {
+        'reveal_type(sn.load("toy-batch_norm"))': "SlotModel",
+        'reveal_type(sn.Run.open("runs/x").model())': "SlotModel",
+        'reveal_type(sn.train(sn.experiment("toy")))': "Run",
+        "reveal_type(sn.normalizations())": "dict[str, type[slotnorm.normalization.Normalization]]",
+    }
+    refused = {
+        'sn.SlotAttention(dim=64, normalisation="weighted_sum")': 'keyword argument "normalisation"',
+        'sn.models.ImageAutoencoder(normalisation="weighted_sum")': 'keyword argument "normalisation"',
+        "sn.SlotAttentoin": 'Module has no attribute "SlotAttentoin"',
+        "sn.load(7)": 'incompatible type "int"',
+    }
+    said = check(tmp_path, [*revealed, *made, *refused])
+    for name, words in zip(NAMES, said[: len(revealed)], strict=True):
+        assert words.startswith('note: Revealed type is "'), f"{name}: {words}"
+        assert words != 'note: Revealed type is "Any"', f"{name} is Any for a type checker"
+    for (line, expected), words in zip([*made.items(), *refused.items()], said[len(revealed) :], strict=True):
+        assert expected in words, f"{line}: {words}"
+
+
+def test_the_public_names_are_lazy_and_still_themselves_after_every_module_is_imported() -> None:
+    """`import slotnorm.train` must not turn the function of that name into a module."""
+    code = (
+        "import importlib, inspect, pkgutil, sys, slotnorm\n"
+        "assert not [name for name in sys.modules if name.startswith('slotnorm.')], 'importing slotnorm is not lazy'\n"
+        "public = {name for name in slotnorm.__all__ if not name.startswith('__')}\n"
+        "before = {name: getattr(slotnorm, name) for name in public}\n"
+        "names = [module.name for module in pkgutil.walk_packages(slotnorm.__path__, 'slotnorm.')]\n"
+        "for name in names:\n"
+        "    if name != 'slotnorm.__main__':\n"
+        "        importlib.import_module(name)\n"
+        "assert len(names) > 100, names\n"
+        "for name in public:\n"
+        "    value = getattr(slotnorm, name)\n"
+        "    assert value is before[name], name\n"
+        "    assert inspect.ismodule(value) == (name in ('data', 'models', 'theory')), name\n"
+        "    assert inspect.ismodule(value) or callable(value), name\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("owner", ["slotnorm", *(f"slotnorm.{module}" for module in MODULES)])
+def test_no_module_bears_the_name_of_a_public_function_beside_it(owner: str) -> None:
+    package = importlib.import_module(owner)
+    assert package.__file__ is not None
+    beside = {path.stem for path in Path(package.__file__).parent.iterdir()}
+    functions = {name for name in package.__all__ if inspect.isroutine(getattr(package, name))}
+    assert not beside & functions
+
+
+def test_every_public_name_has_a_typed_reexport() -> None:
+    """The list for type checkers and the list for the interpreter name the same things."""
+    source = Path(slotnorm.__file__).read_text(encoding="utf-8")
+    typed = set(re.findall(r"^    from slotnorm(?:\.\S+)? import \w+ as (\w+)$", source, flags=re.MULTILINE))
+    assert typed == set(slotnorm.__all__) - {"__version__"}
