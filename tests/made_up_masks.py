@@ -63,7 +63,7 @@ def bent(maps: np.ndarray, size: int, fewest: int, most: int) -> np.ndarray:
 def main() -> None:
     """Print the table of docs/failed-runs.md."""
     from slotnorm.evaluation.failed_runs import SCENES as num
-    from slotnorm.evaluation.failed_runs import measure_binding
+    from slotnorm.evaluation.failed_runs import judge_masks
 
     noise = np.random.default_rng(0).integers(0, 7, (num, 64, 64))
     cases = [
@@ -84,7 +84,7 @@ def main() -> None:
     ]  # fmt: skip
     print("| masks | moving | sharing | coherence | the rule says |\n|---|---|---|---|---|")
     for name, labels, slots, confidence in cases:
-        found = measure_binding(soft(permuted(labels, slots), slots, confidence))
+        found = judge_masks(soft(permuted(labels, slots), slots, confidence))
         numbers = f"{found.moving:.2f} | {found.sharing:.2f} | {found.coherence:.2f}"
         print(f"| {name} | {numbers} | {found.reason or 'binds'} |")
 

@@ -248,7 +248,9 @@ def test_the_median_run_is_put_into_the_package_by_a_script(tmp_path, monkeypatc
     scenes = tiny.build_scenes(tmp_path / "scenes").directory
     runs = [train(tiny.experiment(seed=seed, steps=2), tmp_path / "runs", data=scenes) for seed in (1, 2, 3)]
     f_ari = {}
-    for job in run_evaluation.plan([run.path for run in runs], "toy4", slots=(4, 8, 12), scenes=16, data=scenes):
+    for job in run_evaluation.plan_evaluations(
+        [run.path for run in runs], "toy4", slots=(4, 8, 12), scenes=16, data=scenes
+    ):
         values = job.evaluate().where(metric="f_ari", source="masks", slots=4)["value"]
         f_ari[job.run.path] = float(np.nanmean(values))
     put([tmp_path / "runs"], tmp_path / "bundled", scenes)

@@ -10,7 +10,7 @@ import torch
 
 import tiny
 from slotnorm.data.scenes import Scenes
-from slotnorm.evaluation.decomposer import Decomposer
+from slotnorm.evaluation.decomposer import Decomposer, evaluating
 from slotnorm.evaluation.diagnosis import OCCUPIED, SOURCE, diagnose
 from slotnorm.evaluation.rows import Rows
 from slotnorm.models import SlotModel, build
@@ -47,7 +47,7 @@ def measured(model: SlotModel, scenes: Scenes, slots: Any = (2, 8)) -> Rows:
 def traces(model: SlotModel, scenes: Scenes, slots: int) -> list[tuple[int, list[Iteration]]]:
     """Every scene by itself: its number and the layer's trace with the noise of the evaluation."""
     decomposer, found = Decomposer(model, scenes), []
-    with decomposer.evaluating():
+    with evaluating(model):
         for group in decomposer.groups(np.arange(len(scenes))):
             _, tokens = decomposer.encode(group)
             noise = decomposer.scene_noise(0, group, slots)

@@ -19,14 +19,16 @@ from slotnorm.data import Builder, Scenes
 from slotnorm.data.batches import to_images
 from slotnorm.errors import NonFinite, UserError
 from slotnorm.evaluation import decomposer
+from slotnorm.evaluation.failed_runs import judge
 from slotnorm.evaluation.rows import MISSING, Rows
-from slotnorm.evaluation.scoring import DISTANCES, Evaluation, judge
-from slotnorm.metrics import average_precision
+from slotnorm.evaluation.scoring import Evaluation
+from slotnorm.metrics import all_metrics, average_precision
 from slotnorm.models import ImageAutoencoder, SlotModel, build
 from slotnorm.models.parts import Decomposition
 from slotnorm.models.set_predictor import property_targets
 from slotnorm.runtime import randomness
 
+DISTANCES = {name: metric.distance for name, metric in all_metrics().items() if metric.of == "set"}
 STRIDED = ImageModel(size=8, channels=8, dim=8, hidden=16, kernel=3, strides=(2,), decoder_strides=(2,))
 MODELS = {"images": tiny.IMAGES, "strided": STRIDED, "features": tiny.FEATURES, "properties": tiny.PROPERTIES}
 

@@ -26,7 +26,7 @@ from slotnorm.report.paper_numbers import printed
 from slotnorm.report.reading import read
 from slotnorm.report.tables import to_markdown
 from slotnorm.storage import files
-from slotnorm.studies.run_evaluation import plan
+from slotnorm.studies.run_evaluation import plan_evaluations
 from slotnorm.training import experiment_scenes
 from slotnorm.training.experiment_scenes import evaluation_scenes, make_features, training_scenes, validation_scenes
 from slotnorm.training.loop import train
@@ -142,7 +142,10 @@ def test_the_table_is_made_from_nothing_with_the_papers_numbers_beside(tmp_path:
             run = train(short(name, norm), tmp_path)
             assert run.data == data_fingerprint(training_scenes(short(name)))
             paths.append(run.path)
-    for job in (*plan(paths, "toy-features-many", slots=[11], scenes=4), *plan(paths, slots=[5, 6], scenes=4)):
+    for job in (
+        *plan_evaluations(paths, "toy-features-many", slots=[11], scenes=4),
+        *plan_evaluations(paths, slots=[5, 6], scenes=4),
+    ):
         job.evaluate()
     report = compose(read(paths), with_theory=False)
     assert {one.section.study for one in report.sections} == set(STUDIES)
@@ -181,10 +184,10 @@ def test_a_run_is_not_evaluated_on_the_features_of_another_encoder(
     places: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = train(short("toy-features-2-3"), tmp_path)
-    assert plan([run.path], slots=[3], scenes=2)
+    assert plan_evaluations([run.path], slots=[3], scenes=2)
     monkeypatch.setattr(bundled, "bundled_folder", lambda: places / "encoder-2")
     with pytest.raises(UserError, match="toy-features-2-3-weighted_sum-1 was trained on other features"):
-        plan([run.path], slots=[3], scenes=2)
+        plan_evaluations([run.path], slots=[3], scenes=2)
     longer = dataclasses.replace(run.experiment, recipe=dataclasses.replace(run.experiment.recipe, steps=3))
     with pytest.raises(UserError, match="data"):
         train(longer, tmp_path)

@@ -1,5 +1,6 @@
 """Segmentation, reconstruction and property scores against scikit-learn, golden numbers and slow loops."""
 
+import dataclasses
 import math
 from pathlib import Path
 
@@ -11,16 +12,21 @@ from hypothesis import strategies as st
 from sklearn.metrics import adjusted_rand_score
 
 from live_memory import peak_bytes
-from slotnorm import metrics
 from slotnorm.errors import UserError
 from slotnorm.metrics import (
+    Comparison,
+    Metric,
     adjusted_rand_index,
+    all_metrics,
     average_precision,
+    description,
     labels_from_masks,
     mean_best_overlap,
     mean_iou,
+    metric,
     squared_error,
 )
+from slotnorm.metrics.counting import count_tables
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -336,26 +342,82 @@ def test_an_image_scores_the_same_bits_alone_and_beside_images_with_other_labels
     predicted = torch.from_numpy(random.integers(0, 17, (40, 12, 12)))
     true[::2] %= 4  # half of the images have fewer objects and segments than their neighbours
     predicted[::3] %= 5
-    together = metrics.segmentation_scores(true, predicted)
+
+    def scores(true, predicted):
+        comparison = Comparison(true=true, predicted=predicted)
+        return {name: metric().score(comparison) for name, metric in all_metrics().items() if metric.needs == "labels"}
+
+    together = scores(true, predicted)
     assert together["f_ari"].equal(adjusted_rand_index(true, predicted))
     assert together["ari"].equal(adjusted_rand_index(true, predicted, ignore_background=False))
     assert together["mbo"].equal(mean_best_overlap(true, predicted))
     assert together["miou"].equal(mean_iou(true, predicted))
     for image in range(len(true)):
-        alone = metrics.segmentation_scores(true[image : image + 1], predicted[image : image + 1])
-        for name, score in alone.items():
+        for name, score in scores(true[image : image + 1], predicted[image : image + 1]).items():
             assert score[0] == together[name][image], name
 
 
-def test_nothing_but_the_public_scores_is_public():
-    public = {name for name, value in vars(metrics).items() if getattr(value, "__module__", "") == metrics.__name__}
-    assert {name for name in public if not name.startswith("_")} == {
-        "adjusted_rand_index",
-        "average_precision",
-        "foreground_ari",
-        "labels_from_masks",
-        "mean_best_overlap",
-        "mean_iou",
-        "segmentation_scores",
-        "squared_error",
-    }
+def test_pixels_are_counted_once_for_all_metrics(monkeypatch):
+    counts = []
+    monkeypatch.setattr(metric, "count_tables", lambda *maps: counts.append(1) or count_tables(*maps))
+    comparison = Comparison(true=torch.ones(2, 3, 3, dtype=torch.int64), predicted=torch.zeros(2, 3, 3).long())
+    for kind in all_metrics().values():
+        if kind.needs == "labels":
+            kind().score(comparison)
+    assert len(counts) == 1
+
+
+@pytest.mark.parametrize("name", all_metrics())
+def test_every_metric_says_what_it_is_and_keeps_to_its_bounds(name):
+    """The contract, over the registry: a new class is held to it before anyone writes a test for it."""
+    kind = all_metrics()[name]
+    assert kind.name == name
+    assert kind.label
+    assert description(kind)
+    low, high = kind.bounds
+    assert low < high
+    for seed in range(20):
+        draws = torch.Generator().manual_seed(seed)
+        masks = torch.rand(5, 4, 6, 6, generator=draws)
+        images, noisy = torch.rand(2, 5, 3, 6, 6, generator=draws)
+        predictions, targets = torch.rand(5, 4, 19, generator=draws), torch.rand(5, 3, 19, generator=draws).round()
+        comparison = Comparison(
+            inputs=images, slots=torch.rand(5, 4, 8, generator=draws), attention=masks.flatten(2), masks=masks,
+            true=torch.randint(0, 4, (5, 6, 6), generator=draws), predicted=labels_from_masks(masks),
+            reconstruction=noisy, predictions=predictions, targets=targets,
+        )  # fmt: skip
+        values = kind().score(comparison)
+        assert values.shape == (() if kind.of == "set" else (5,))
+        known = values[~values.isnan()]
+        assert ((known >= low) & (known <= high)).all()
+    if kind.needs == "labels":
+        same = dataclasses.replace(comparison, predicted=comparison.true)
+        assert torch.equal(kind().score(same), torch.full((5,), high, dtype=torch.float64)) == (
+            kind.direction == "higher"
+        )
+
+
+def made(**attributes):
+    """A class of a metric with these attributes."""
+    return type("Made", (Metric,), attributes)
+
+
+def test_a_metric_that_does_not_say_what_it_is_is_refused_in_one_sentence():
+    whole = {"name": "made", "label": "Made", "direction": "lower", "needs": "nothing", "bounds": (0.0, 1.0)}
+    for missing in whole:
+        with pytest.raises(TypeError, match=f"^metric Made has no '{missing}'; each says name, label, direction"):
+            made(**{name: value for name, value in whole.items() if name != missing})
+    for changes, sentence in (
+        ({"direction": "up"}, "direction of metric Made is 'up'; it must be one of 'higher', 'lower'"),
+        ({"needs": "masks"}, "needs of metric Made is 'masks'; it must be one of 'labels', 'reconstruction'"),
+        ({"of": "set"}, "metric Made is one of a set and needs nothing; of 'set' are those that need 'properties'"),
+        ({"name": "ari"}, "metric name 'ari' of Made is taken by slotnorm.metrics.metric.ARI"),
+    ):
+        with pytest.raises(TypeError, match=sentence):
+            made(**{**whole, **changes})
+    assert "made" not in all_metrics()
+
+
+def test_a_metric_that_looks_at_what_it_does_not_need_is_told():
+    with pytest.raises(TypeError, match="does not hold what the metric looks at; its `needs` must say so"):
+        all_metrics()["l2"]().score(Comparison(inputs=torch.zeros(1, 3, 2, 2)))

@@ -11,7 +11,7 @@ from PIL import Image
 
 import tiny
 from slotnorm.errors import DamagedFile
-from slotnorm.evaluation.decomposer import Decomposer
+from slotnorm.evaluation.decomposer import Decomposer, evaluating
 from slotnorm.evaluation.examples import LARGEST_SIDE, Examples, make_examples
 from slotnorm.evaluation.label_maps import as_maps
 from slotnorm.models import build
@@ -179,7 +179,7 @@ def test_examples_show_what_was_scored(tmp_path: Path, kind: str) -> None:
     assert sorted(made.reconstructions) == ([3, 5] if kind == "images" else [])  # small images: at every K
     assert made.images is not None
     decomposer = Decomposer(model, scenes)
-    with decomposer.evaluating():
+    with evaluating(model):
         for group in decomposer.groups(np.arange(6)):
             _, tokens = decomposer.encode(group)
             found = decomposer.decompose(tokens, decomposer.scene_noise(0, group, 5), reconstruct=True)

@@ -23,7 +23,7 @@ from slotnorm.report.prose import report_page
 from slotnorm.report.reading import read
 from slotnorm.report.writing import write, write_report
 from slotnorm.storage.seals import write_sealed
-from slotnorm.studies.run_evaluation import plan
+from slotnorm.studies.run_evaluation import plan_evaluations
 from slotnorm.training.loop import train
 from slotnorm.training.runs import Run
 
@@ -42,7 +42,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, crowd: Scenes) -> Path:
     folder = tmp_path_factory.mktemp("runs")
     for norm in ("weighted_mean", "batch_norm"):
         train(tiny.experiment(norm, steps=4), folder, data=scenes.directory)
-    for job in plan([folder], "toy7", slots=SLOTS, scenes=12, data=crowd.directory):
+    for job in plan_evaluations([folder], "toy7", slots=SLOTS, scenes=12, data=crowd.directory):
         job.evaluate()
     return folder
 

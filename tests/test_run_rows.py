@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import math
 import os
 import shutil
 import signal
@@ -11,22 +12,27 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch import Tensor
 
 import slotnorm as sn
 import tiny
 from processes import Command
 from slotnorm.cli.verbs import main
 from slotnorm.errors import Locked, UserError
-from slotnorm.evaluation import scoring
+from slotnorm.evaluation import failed_runs, scoring
 from slotnorm.evaluation.failed_runs import RULE
 from slotnorm.evaluation.rows import COLUMNS, Rows
 from slotnorm.evaluation.scoring import Scores
 from slotnorm.experiments import EvaluationSet, evaluation_set, evaluation_sets, study
+from slotnorm.metrics import Comparison, Metric
+from slotnorm.metrics import metric as metric_classes
+from slotnorm.models import weights
 from slotnorm.storage import files
 from slotnorm.storage.seals import read_sealed, write_sealed
 from slotnorm.storage.serialization import to_document
 from slotnorm.studies import run_evaluation
-from slotnorm.studies.run_evaluation import describe, plan, read_binding
+from slotnorm.studies.run_evaluation import describe, plan_evaluations, read_judgement
 from slotnorm.training.loop import train
 from slotnorm.training.runs import Run
 
@@ -58,7 +64,7 @@ def run(tmp_path: Path, finished: Run) -> Run:
 
 def evaluate(run: Run, data: Path, first: int = 3, last: int = 6, **changes: Any) -> Rows:
     arguments: dict[str, Any] = {"scenes": NUM, "data": data, **changes}
-    (job,) = plan([run.path], "mine", slots=range(first, last + 1), **arguments)
+    (job,) = plan_evaluations([run.path], "mine", slots=range(first, last + 1), **arguments)
     return job.evaluate()
 
 
@@ -80,7 +86,7 @@ def test_rows_are_kept_beside_the_run_and_made_once(
     assert kept.equals(whole.where(slots=5))
     assert kept.header == rows.header == whole.header
     monkeypatch.setattr(scoring.Evaluation, "parts", refuse)
-    monkeypatch.setattr(run_evaluation, "judge", refuse)
+    monkeypatch.setattr(failed_runs, "judge", refuse)
     assert evaluate(run, data).equals(whole)
     assert evaluate(run, data, 4, 5).equals(whole.where(slots=[4, 5]))
 
@@ -211,7 +217,7 @@ def test_rows_of_other_weights_are_removed_and_made_anew(
     assert "has rows of other weights" in capsys.readouterr().err
     assert names(run) == ["binding.json", "mine-03.npz"]
     assert after.header["weights"] != before.header["weights"]
-    assert read_binding(run.path)["weights"] == after.header["weights"]
+    assert read_judgement(run.path)["weights"] == after.header["weights"]
 
 
 def test_fewer_scenes_do_not_replace_more_and_more_do_replace_fewer(
@@ -245,39 +251,39 @@ def test_runs_that_are_still_training_are_left_out_unless_asked_for(
     document = read_sealed(unfinished / "experiment.json")
     write_sealed(unfinished / "experiment.json", {**document, "experiment": to_document(longer)})
     arguments: dict[str, Any] = {"scenes": 8, "data": data, "slots": [3]}
-    jobs = plan([run.path, unfinished], "mine", **arguments)
+    jobs = plan_evaluations([run.path, unfinished], "mine", **arguments)
     assert [job.run.path for job in jobs] == [run.path]
     said = capsys.readouterr().err
     assert f"{unfinished} is still training, at step 12 of 400, and left out; --unfinished" in said
     with pytest.raises(
         UserError, match="none of the 1 runs is finished; train them to the end, or evaluate .* --unfin"
     ):
-        plan([unfinished], "mine", **arguments)
-    assert len(plan([run.path, unfinished], "mine", unfinished=True, **arguments)) == 2
+        plan_evaluations([unfinished], "mine", **arguments)
+    assert len(plan_evaluations([run.path, unfinished], "mine", unfinished=True, **arguments)) == 2
     shutil.rmtree(unfinished / "checkpoints")
     with pytest.raises(UserError, match="none of the 1 runs is finished; train them to the end$"):
-        plan([unfinished], "mine", unfinished=True, **arguments)
+        plan_evaluations([unfinished], "mine", unfinished=True, **arguments)
 
 
 def test_bad_requests_are_refused_in_one_sentence_before_anything_is_computed(
     run: Run, data: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(UserError, match="there is no dataset 'clever6'; did you mean 'clevr6'"):
-        plan([run.path], "clever6")
+        plan_evaluations([run.path], "clever6")
     with pytest.raises(UserError, match="0 scenes cannot be scored; ask for one or more"):
-        plan([run.path], "mine", scenes=0, data=data)
+        plan_evaluations([run.path], "mine", scenes=0, data=data)
     with pytest.raises(UserError, match="is no run and holds none"):
-        plan([tmp_path / "absent"], "mine", data=data)
+        plan_evaluations([tmp_path / "absent"], "mine", data=data)
     with pytest.raises(UserError, match="slots are "):
-        plan([run.path], "mine", data=data, slots=range(5, 3))
+        plan_evaluations([run.path], "mine", data=data, slots=range(5, 3))
     with pytest.raises(UserError, match=r"10000000 slots need about \d.* GiB and .* GiB are free; ask for at most"):
-        plan([run.path], "mine", data=data, slots=[3, 10**7])
+        plan_evaluations([run.path], "mine", data=data, slots=[3, 10**7])
     other = tmp_path / "other"
     with sn.data.Builder(other, {"images": ((16, 16, 3), "uint8")}, 3, {"made for": "tests"}) as builder:
         builder.append(images=np.zeros((3, 16, 16, 3), np.uint8), counts=np.zeros(3, np.int64))
         builder.finish()
     with pytest.raises(UserError, match=r"holds images of shape \(16, 16, 3\), but the model takes \(8, 8, 3\)"):
-        plan([run.path], "mine", data=other)
+        plan_evaluations([run.path], "mine", data=other)
     assert not (run.path / "rows").exists()
 
 
@@ -288,22 +294,22 @@ def test_two_processes_do_not_write_the_rows_of_one_run(run: Run, data: Path) ->
 
 def test_the_run_is_judged_once_and_best_on_its_own_set(run: Run, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     evaluate(run, data, 3, 3)
-    judged = read_binding(run.path)
+    judged = read_judgement(run.path)
     assert judged["rule"] == RULE
     assert judged["dataset"] == "mine"
     assert judged["failed"] == bool(judged["reason"])
     assert {"moving", "sharing", "coherence", "weights", "slots", "num_scenes"} < set(judged)
     own = evaluation_sets()["toy4"]
-    (job,) = plan([run.path], "toy4", slots=[3], scenes=8, data=data)
+    (job,) = plan_evaluations([run.path], "toy4", slots=[3], scenes=8, data=data)
     assert job.test == own
     assert set(job.evaluate()["objects"].tolist()) <= {2, 3, 4}
-    assert read_binding(run.path)["dataset"] == "toy4"
+    assert read_judgement(run.path)["dataset"] == "toy4"
     evaluate(run, data, 4, 4)
-    assert read_binding(run.path)["dataset"] == "toy4"
+    assert read_judgement(run.path)["dataset"] == "toy4"
     (run.path / "rows" / "binding.json").write_text("{}")
-    assert read_binding(run.path) is None
+    assert read_judgement(run.path) is None
     evaluate(run, data, 3, 3, scenes=1)
-    assert read_binding(run.path) is None
+    assert read_judgement(run.path) is None
 
 
 def test_sets_are_found_by_name_by_dataset_and_by_number_of_objects() -> None:
@@ -315,16 +321,16 @@ def test_sets_are_found_by_name_by_dataset_and_by_number_of_objects() -> None:
 
 
 def test_objects_filter_the_scenes_and_the_set_is_named_after_them(run: Run, data: Path) -> None:
-    (job,) = plan([run.path], "mine", objects=(2, 3), data=data, slots=[3])
+    (job,) = plan_evaluations([run.path], "mine", objects=(2, 3), data=data, slots=[3])
     assert job.test.name == "mine2-3"
     assert set(job.scenes.counts.tolist()) == {2, 3}
-    (job,) = plan([run.path], "toy", objects=(1, 2), data=data, slots=[3])
+    (job,) = plan_evaluations([run.path], "toy", objects=(1, 2), data=data, slots=[3])
     assert (job.test.name, set(job.scenes.counts.tolist())) == ("toy1-2", {1, 2})
-    assert [job.test.name for job in plan([run.path], data=data, slots=[3], objects=(1, 3))] == ["toy1-3"]
+    assert [job.test.name for job in plan_evaluations([run.path], data=data, slots=[3], objects=(1, 3))] == ["toy1-3"]
 
 
 def test_unless_asked_for_the_numbers_of_slots_are_those_of_the_study(run: Run, data: Path) -> None:
-    (job,) = plan([run.path], "toy4", data=data, scenes=8)
+    (job,) = plan_evaluations([run.path], "toy4", data=data, scenes=8)
     assert job.slots == tuple(range(2, 17))
     assert study("toy").test_slots == (2, 16)
     assert study("clevr-6-7").test_slots == (3, 24)
@@ -366,3 +372,42 @@ def test_the_command_prints_means_and_writes_csv(
 def test_a_description_of_rows_without_masks_or_verdict_has_what_there_is() -> None:
     rows = Rows(run="a", dataset="b", image=[0, 1], slots=3, source="masks", metric="l2", value=[0.25, 0.75])
     assert describe(rows, None) == "a on b: 2 scenes\nK  l2 (masks)\n3      0.5000"
+
+
+def test_the_model_is_built_once_for_all_sets_of_a_run(run: Run, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[Any] = []
+    make = weights.build
+    monkeypatch.setattr(weights, "build", lambda experiment: built.append(experiment) or make(experiment))
+    monkeypatch.setattr(run_evaluation, "_tests", lambda *_: [EvaluationSet(name, "mine", (0, 255)) for name in "ab"])
+    planned = plan_evaluations([run.path], "mine", slots=[3], scenes=8, data=data)
+    for evaluation in planned:
+        evaluation.evaluate()
+    assert names(run) == ["a-03.npz", "b-03.npz", "binding.json"]
+    assert built == [run.experiment]
+
+
+def test_rows_with_another_metric_are_kept_and_rows_without_it_are_made_anew(
+    run: Run, data: Path, whole: Rows, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evaluate(run, data, 3, 3)
+
+    class Occupied(Metric):
+        """How many slots have the largest mask somewhere."""
+
+        name, label, direction, needs, bounds = "occupied_slots", "Occupied", "lower", "nothing", (1.0, math.inf)
+
+        def score(self, comparison: Comparison) -> Tensor:
+            assert comparison.masks is not None
+            winners = comparison.masks.flatten(2).argmax(1)
+            return torch.tensor([len(set(image.tolist())) for image in winners])
+
+    try:
+        rows = evaluate(run, data, 3, 3)
+        assert "mine-03.npz has no occupied_slots; making it anew" in capsys.readouterr().err
+        assert rows.where(metric="occupied_slots").unique("source") == ["masks", "attention"]
+        assert set(rows.where(metric="occupied_slots")["value"].tolist()) <= {1.0, 2.0, 3.0}
+        assert rows.where(metric=whole.unique("metric")).equals(whole.where(slots=3))
+    finally:
+        del metric_classes._registry["occupied_slots"]
+    monkeypatch.setattr(scoring.Evaluation, "parts", refuse)
+    assert evaluate(run, data, 3, 3).equals(rows)

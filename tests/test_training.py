@@ -1,5 +1,6 @@
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from slotnorm.data import Builder, Scenes
 from slotnorm.data.batches import batches, to_images
 from slotnorm.errors import UserError
 from slotnorm.evaluation.label_maps import comparable_labels
+from slotnorm.evaluation.scoring import score
 from slotnorm.evaluation.validation import validate
 from slotnorm.metrics import adjusted_rand_index
 from slotnorm.models.building import build
@@ -180,6 +182,32 @@ def test_validation_scores_are_those_of_a_plain_loop_and_do_not_depend_on_the_ba
         errors.append(float(((decomposition.reconstruction - image) ** 2).mean()))
     assert scores["f_ari@12"] == pytest.approx(np.nanmean(f_ari), abs=1e-9)
     assert scores["l2@12"] == pytest.approx(np.mean(errors), rel=1e-5)
+
+
+@pytest.mark.parametrize("model", [tiny.IMAGES, tiny.FEATURES, tiny.PROPERTIES], ids=lambda model: model.kind)
+def test_validation_and_evaluation_measure_the_same_with_the_same_noise(
+    scenes: Scenes, model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def noise(seed: int, purpose: str, keys: list[Any], slots: int, dim: int) -> np.ndarray:
+        return np.tile(np.random.default_rng(slots).standard_normal((1, slots, dim), np.float32), (len(keys), 1, 1))
+
+    monkeypatch.setattr(randomness, "slot_noise", noise)
+    experiment = tiny.experiment(model=model, batch_size=16)
+    built = build(experiment).eval()
+    scores = validate(built, scenes[:16], experiment, ALONE)
+    rows = score(built, scenes[:16], slots=(4, 12))
+    for name, value in scores.items():
+        watched, slots = name.split("@")
+        metric = {"average_precision": "ap@0.25"}.get(watched, watched)
+        values = rows.where(metric=metric, slots=int(slots), source=rows.unique("source")[0])["value"]
+        assert value == pytest.approx(np.nanmean(values), rel=1e-6)
+
+
+def test_fewer_validation_scenes_than_processes_are_refused(scenes: Scenes) -> None:
+    experiment = tiny.experiment()
+    several: Any = SimpleNamespace(rank=0, world_size=4, device=torch.device("cpu"))
+    with pytest.raises(UserError, match="3 validation scenes cannot be shared by 4 processes; raise --recipe.valid"):
+        validate(build(experiment), scenes[:3], experiment, several)
 
 
 def test_scenes_without_any_foreground_have_no_score_for_it(tmp_path: Path) -> None:

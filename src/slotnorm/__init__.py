@@ -10,7 +10,7 @@ from itself; a test reads this list and the imports, and docs/architecture.md is
 - `experiments`: the paper's experiments and small ones of their kind, by name
 - `normalization`: how update codes are normalized, one class each: the page the paper is about
 - `slot_attention`: tokens become slots; the layer itself
-- `metrics`: masks, reconstructions and predictions become scores
+- `metrics`: masks, reconstructions and predictions become scores; a metric is one class
 - `theory`: the layer beside mixtures on the sphere, and Propositions 1 and 2
 - `data`: files, or nothing but a seed, become scenes, and scenes become batches
 - `models`: batches become decompositions: three models around the layer, and their weights in files
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from slotnorm import theory as theory
     from slotnorm.config import Experiment as Experiment
     from slotnorm.config import Recipe as Recipe
+    from slotnorm.evaluation.failed_runs import judge as judge
     from slotnorm.evaluation.rows import Rows as Rows
-    from slotnorm.evaluation.scoring import judge as judge
     from slotnorm.evaluation.scoring import score as score
     from slotnorm.metrics import adjusted_rand_index as adjusted_rand_index
     from slotnorm.metrics import average_precision as average_precision
@@ -72,7 +72,7 @@ _HOME = {
     "train": "slotnorm.training.loop",
     "Run": "slotnorm.training.runs",
     "score": "slotnorm.evaluation.scoring",
-    "judge": "slotnorm.evaluation.scoring",
+    "judge": "slotnorm.evaluation.failed_runs",
     "Rows": "slotnorm.evaluation.rows",
     "Segmenter": "slotnorm.report.segmenter",
 }

@@ -11,6 +11,8 @@ from slotnorm.storage.serialization import to_document
 
 Protocol = Literal["paper", "authors"]
 
+SLOTS_FACTOR = 3  # times the training K: the most slots that training is watched at and reports look at, the question
+
 
 @dataclasses.dataclass(frozen=True)
 class ImageModel:

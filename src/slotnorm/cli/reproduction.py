@@ -11,7 +11,7 @@ from slotnorm.errors import UserError
 from slotnorm.report.contents import Report
 from slotnorm.report.writing import require_folder, write_report
 from slotnorm.studies.options import Training, chosen_norms, require_seeds
-from slotnorm.studies.run_evaluation import plan as plan_evaluation
+from slotnorm.studies.run_evaluation import plan_evaluations
 from slotnorm.studies.sweep import plan as plan_training
 from slotnorm.studies.sweep import require_success, sweep
 from slotnorm.training.experiment_scenes import require_built
@@ -91,6 +91,6 @@ def reproduce(asked: Reproduction) -> Report:
     transfer = experiments.transfers().get(asked.name)
     slots = asked.slots if asked.slots or transfer is None else [transfer.slots]
     dataset = None if transfer is None else transfer.test.name
-    for evaluation in plan_evaluation(paths, dataset, slots=slots, scenes=asked.scenes, data=asked.data):
+    for evaluation in plan_evaluations(paths, dataset, slots=slots, scenes=asked.scenes, data=asked.data):
         evaluation.evaluate()
     return write_report(paths, asked.report, data=asked.data)

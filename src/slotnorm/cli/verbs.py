@@ -132,19 +132,19 @@ def evaluate(
     """
     from slotnorm.evaluation.rows import Rows
     from slotnorm.runtime import allocator
-    from slotnorm.studies.run_evaluation import describe, plan, read_binding
+    from slotnorm.studies.run_evaluation import describe, plan_evaluations, read_judgement
 
     allocator.keep_freed_memory()
-    jobs = plan(
+    planned = plan_evaluations(
         runs, dataset, slots=slots, objects=objects, scenes=scenes, data=data, unfinished=unfinished,
         batch_size=batch_size,
     )  # fmt: skip
-    found = []
-    for job in jobs:
-        found.append(job.evaluate())
-        print(describe(found[-1], read_binding(job.run.path)), flush=True)
+    made = []
+    for evaluation in planned:
+        made.append(evaluation.evaluate())
+        print(describe(made[-1], read_judgement(evaluation.run.path)), flush=True)
     if csv is not None:
-        Rows.concat(found).to_csv(csv)
+        Rows.concat(made).to_csv(csv)
         print(f"rows: {csv}")
 
 

@@ -40,15 +40,15 @@ def measure_background(masks: Tensor, true: Tensor, divisors: Sequence[int] = DI
     slot = mass.argmax(dim=1)
     foreground = compared != 0
     won = (labels == slot[:, None, None].to(labels.dtype)) & foreground
-    found = {
+    measured = {
         SHARE: mass.amax(dim=1) / mass.sum(dim=1),  # 0 / 0 is NaN
         TAKEN: won.sum(dim=(1, 2)).double() / foreground.sum(dim=(1, 2)),
     }
     for divisor in divisors:
         weaker = masks.clone()
         weaker[torch.arange(len(masks), device=masks.device), slot] /= divisor
-        found[divided_name(divisor)] = adjusted_rand_index(compared, comparable_labels(weaker, true)[1])
-    return found
+        measured[divided_name(divisor)] = adjusted_rand_index(compared, comparable_labels(weaker, true)[1])
+    return measured
 
 
 def _mass_on_background(masks: Tensor, compared: Tensor) -> Tensor:
@@ -56,8 +56,8 @@ def _mass_on_background(masks: Tensor, compared: Tensor) -> Tensor:
     background, size = (compared == 0).double(), tuple(compared.shape[-2:])
     maps, sums = as_maps(masks), []
     for slot in range(maps.shape[1]):  # one at a time, as in `scaled_labels`: all of them scaled are large
-        one = maps[:, slot : slot + 1]
-        if tuple(one.shape[-2:]) != size:
-            one = interpolate(one, size, mode="bilinear", align_corners=False)
-        sums.append((one[:, 0].double() * background).sum(dim=(1, 2)))
+        mask = maps[:, slot : slot + 1]
+        if tuple(mask.shape[-2:]) != size:
+            mask = interpolate(mask, size, mode="bilinear", align_corners=False)
+        sums.append((mask[:, 0].double() * background).sum(dim=(1, 2)))
     return torch.stack(sums, dim=1)

@@ -78,29 +78,13 @@ class Decomposer:
         return torch.from_numpy(noise).to(self.device)
 
     def common_noise(self, seed: int, num_slots: int) -> Tensor:
-        """Standard normal (at_once, K, D), the same for every scene: keyed by (seed, K)."""
+        """Standard normal (at_once, K, D), the same for every scene: keyed by (seed, K), for the failed-run rule."""
         noise = randomness.slot_noise(seed, "binding", [(num_slots,)], num_slots, self.model.slot_attention.dim)
         return torch.from_numpy(noise).to(self.device).expand(self.at_once, -1, -1)
 
     def decompose(self, tokens: Tensor, noise: Tensor, *, reconstruct: bool) -> Decomposition:
         """What the model makes of a group's tokens with K slots, K being the noise's (at_once, K, D)."""
         return self.model.decompose(tokens, iterations=self.iterations, noise=noise, reconstruct=reconstruct)
-
-    def attend(self, tokens: Tensor, noise: Tensor) -> Tensor:
-        """The attention (at_once, K, N) alone, nothing decoded."""
-        attention: Tensor = self.model.slot_attention(tokens, iterations=self.iterations, noise=noise)[1]
-        return attention
-
-    @contextlib.contextmanager
-    def evaluating(self) -> Iterator[None]:
-        """The model in evaluation mode and without gradients; afterwards as it was."""
-        was_training = self.model.training
-        self.model.eval()
-        try:
-            with torch.inference_mode():
-                yield
-        finally:
-            self.model.train(was_training)
 
     def require_memory(self, num_slots: int) -> None:
         """Refuse a number of slots whose masks and attention do not fit in memory."""
@@ -128,6 +112,18 @@ class Decomposer:
                 f"{scenes.directory} holds {field} of shape {rows.shape[1:]}, but the model takes "
                 f"{shape}: build the set with that size, or choose another set or run"
             )
+
+
+@contextlib.contextmanager
+def evaluating(model: SlotModel) -> Iterator[None]:
+    """The model in evaluation mode and without gradients; afterwards as it was."""
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        model.train(was_training)
 
 
 def _places(model: SlotModel) -> int:

@@ -33,13 +33,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from slotnorm.config import SLOTS_FACTOR
 from slotnorm.data.scenes import Scenes
 from slotnorm.errors import UserError
 from slotnorm.evaluation.background import measure_background
-from slotnorm.evaluation.decomposer import Decomposer
+from slotnorm.evaluation.decomposer import Decomposer, evaluating
 from slotnorm.evaluation.label_maps import comparable_labels, count_visible
+from slotnorm.evaluation.measurement import VISIBLE
 from slotnorm.evaluation.rows import Rows
-from slotnorm.evaluation.validation import SLOTS_FACTOR
 from slotnorm.models import SlotModel
 from slotnorm.normalization import BatchNorm
 from slotnorm.slot_attention import Iteration
@@ -81,13 +82,13 @@ def diagnose(
     """
     decomposer = Decomposer(model, scenes, iterations)
     images, pairs, statistics, decoded = {}, {}, {}, {}
-    with decomposer.evaluating():
+    with evaluating(model):
         groups = decomposer.groups(np.arange(len(scenes), dtype=np.int64))
         for k in sorted({*slots, train_slots}):
             measured = [_measure(decomposer, group, k) for group in groups]
-            images[k] = _in_order({name: [getattr(one, name) for one in measured] for name in _PER_IMAGE}, groups)
+            images[k] = _in_order({name: [getattr(part, name) for part in measured] for name in _PER_IMAGE}, groups)
             pairs[str(k)] = _pairs(measured)
-            statistics[k] = _moments(torch.stack([one.sums for one in measured]).sum(0))
+            statistics[k] = _moments(torch.stack([part.sums for part in measured]).sum(0))
         for k in (train_slots, SLOTS_FACTOR * train_slots) if scenes.labels is not None else ():
             decomposer.require_memory(k)
             parts = [_decode(decomposer, group, k) for group in groups]
@@ -126,10 +127,11 @@ def _decode(decomposer: Decomposer, group: NDArray[np.int64], slots: int) -> dic
     """Who holds the background in a group of scenes, blanks left out, by the model's masks."""
     present = torch.from_numpy(group >= 0)
     inputs, tokens = decomposer.encode(group)
-    found = decomposer.decompose(tokens, decomposer.scene_noise(0, group, slots), reconstruct=False)
-    masks, true = found.masks[present], decomposer.read("labels", group).to(inputs.device)[present]
+    made = decomposer.decompose(tokens, decomposer.scene_noise(0, group, slots), reconstruct=False)
+    masks, true = made.masks[present], decomposer.read("labels", group).to(inputs.device)[present]
     visible = count_visible(comparable_labels(masks, true)[0])
-    return {"visible": visible.cpu(), **{name: one.cpu() for name, one in measure_background(masks, true).items()}}
+    background = measure_background(masks, true)
+    return {VISIBLE: visible.cpu(), **{name: values.cpu() for name, values in background.items()}}
 
 
 def _in_order(
@@ -170,11 +172,11 @@ def _refusal(model: SlotModel) -> str:
 
 def _pairs(measured: Sequence[_Measured]) -> list[list[float]]:
     """Some (true, read) masses, evenly over all slots of all images."""
-    told = [one for one in measured if one.read is not None]
+    told = [part for part in measured if part.read is not None]
     if not told:
         return []
-    true = torch.cat([one.true.flatten() for one in told])
-    read = torch.cat([one.read.flatten() for one in told if one.read is not None])
+    true = torch.cat([part.true.flatten() for part in told])
+    read = torch.cat([part.read.flatten() for part in told if part.read is not None])
     chosen = torch.linspace(0, len(true) - 1, min(_PAIRS, len(true))).round().long()
     return [[round(float(value), 6) for value in pair] for pair in zip(true[chosen], read[chosen], strict=True)]
 

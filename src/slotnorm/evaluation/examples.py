@@ -13,7 +13,7 @@ from torch.nn.functional import interpolate
 
 from slotnorm.data.scenes import Scenes
 from slotnorm.errors import DamagedFile
-from slotnorm.evaluation.decomposer import Decomposer
+from slotnorm.evaluation.decomposer import Decomposer, evaluating
 from slotnorm.evaluation.label_maps import as_maps
 from slotnorm.models import SlotModel
 from slotnorm.storage import archives
@@ -104,16 +104,16 @@ def make_examples(
     wanted, small = set(reconstruct_at), model.input_shape[0] <= _SMALL_SIDE
     masks: dict[int, Any] = {k: [] for k in sorted({*slots, *wanted})}
     reconstructions: dict[int, Any] = {k: [] for k in masks if in_colour and (small or k in wanted)}
-    with decomposer.evaluating():
+    with evaluating(model):
         for group in groups:
             _, tokens = decomposer.encode(group)
             present = torch.from_numpy(group >= 0)
             for k in masks:
                 noise = decomposer.scene_noise(0, group, k)
-                found = decomposer.decompose(tokens, noise, reconstruct=k in reconstructions)
-                masks[k].append(_bytes(_shrunk(as_maps(found.masks[present]))))
-                if k in reconstructions and found.reconstruction is not None:
-                    pixels = (_shrunk(found.reconstruction[present]) + 1) / 2
+                made = decomposer.decompose(tokens, noise, reconstruct=k in reconstructions)
+                masks[k].append(_bytes(_shrunk(as_maps(made.masks[present]))))
+                if k in reconstructions and made.reconstruction is not None:
+                    pixels = (_shrunk(made.reconstruction[present]) + 1) / 2
                     reconstructions[k].append(_bytes(pixels).transpose(0, 2, 3, 1))
     order = np.argsort(np.concatenate([group[group >= 0] for group in groups]))
 

@@ -7,11 +7,16 @@ are exchangeable: no statistic looks at a slot's number.
 
 import dataclasses
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from slotnorm.data.scenes import Scenes
 from slotnorm.errors import UserError
+from slotnorm.evaluation.decomposer import Decomposer, evaluating
+from slotnorm.evaluation.label_maps import as_maps
 from slotnorm.metrics import labels_from_masks
+from slotnorm.models import SlotModel
 
 RULE = 1  # of the statistics and thresholds below: raised when any of them changes
 SCENES = 128  # how many a run is judged on
@@ -26,11 +31,11 @@ _LEAST_COHERENCE = 0.25  # of the way from chance to agreement
 
 
 @dataclasses.dataclass(frozen=True)
-class Binding:
+class Judgement:
     """The statistics of a set of masks, and what the rule makes of them."""
 
     moving: float
-    """Segments an image that are not at the same place in other images; 0 for stripes and blocks."""
+    """Segments per image that are not at the same place in other images; 0 for stripes and blocks."""
     sharing: float
     """Effective number of slots at a pixel as a share of all, over each image's sharpest tenth; 1 where all share."""
     coherence: float
@@ -52,11 +57,33 @@ class Binding:
         return bool(self.reason)
 
 
-def measure_binding(masks: Tensor) -> Binding:
+def judge(model: SlotModel, scenes: Scenes, slots: int | None = None, seed: int = 0) -> Judgement:
+    """Whether the model's slots follow what is in the scenes, by the failed-run rule (docs/failed-runs.md).
+
+    It sees the first scenes of `scenes.sample`, all with the same initial slots; `slots` None is the training number.
+    """
+    if slots is None:
+        if model.experiment is None:
+            raise UserError("the model has no experiment that says its number of slots; give slots")
+        slots = model.experiment.slots
+    judged = scenes.sample(SCENES)
+    decomposer = Decomposer(model, judged)
+    labels, effective = [], []
+    with evaluating(model):
+        noise = decomposer.common_noise(seed, slots)
+        for group in decomposer.groups(np.arange(len(judged), dtype=np.int64)):
+            _, tokens = decomposer.encode(group)
+            masks = as_maps(decomposer.decompose(tokens, noise, reconstruct=False).masks)[torch.from_numpy(group >= 0)]
+            labels.append(labels_from_masks(masks))
+            effective.append(effective_slots(masks))
+    return judge_labels(torch.cat(labels).cpu(), torch.cat(effective).cpu(), slots)
+
+
+def judge_masks(masks: Tensor) -> Judgement:
     """The statistics of masks (n, K, H, W) that sum to one over K, of n images that were given the same noise."""
     if masks.dim() != 4:
         raise UserError(f"masks have shape {tuple(masks.shape)}, but (n, K, H, W) is needed")
-    return measure_labels(labels_from_masks(masks), effective_slots(masks), masks.shape[1])
+    return judge_labels(labels_from_masks(masks), effective_slots(masks), masks.shape[1])
 
 
 def effective_slots(masks: Tensor) -> Tensor:
@@ -64,12 +91,12 @@ def effective_slots(masks: Tensor) -> Tensor:
     return masks.square().sum(dim=1).reciprocal()
 
 
-def measure_labels(labels: Tensor, effective: Tensor, num_slots: int) -> Binding:
+def judge_labels(labels: Tensor, effective: Tensor, num_slots: int) -> Judgement:
     """The same from what masks leave behind: labels (n, H, W) and effective numbers of slots (n, H, W)."""
     if len(labels) < 2:
-        raise UserError(f"binding is measured from image to image, but there is {len(labels)}; give two scenes or more")
+        raise UserError(f"masks are judged from image to image, but there is {len(labels)}; give two scenes or more")
     segments = torch.nn.functional.one_hot(labels.long().flatten(1), num_slots).mT.float()  # (n, K, P)
-    return Binding(
+    return Judgement(
         moving=_count_moving(segments),
         sharing=_measure_sharing(effective, num_slots),
         coherence=_measure_coherence(labels, segments, effective, num_slots),

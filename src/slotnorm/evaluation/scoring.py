@@ -1,12 +1,11 @@
 """Scores of a model on scenes while the number of slots varies: one row per image, number of slots and metric.
 
 A group of scenes is encoded once and decomposed with every number of slots. A row depends on the weights, the scene,
-the number of slots, the iterations and the noise seed, and on nothing else: see `decomposing.py`.
+the number of slots, the iterations and the noise seed, and on nothing else: see `decomposer.py`.
 """
 
 import dataclasses
 import hashlib
-import math
 import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,16 +16,14 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from slotnorm import __version__
 from slotnorm.data.scenes import Scenes, data_fingerprint
 from slotnorm.errors import NonFinite, UserError, nearest
-from slotnorm.evaluation import failed_runs
-from slotnorm.evaluation.decomposer import Decomposer
-from slotnorm.evaluation.label_maps import as_maps, comparable_labels, count_visible
+from slotnorm.evaluation.decomposer import Decomposer, evaluating
+from slotnorm.evaluation.measurement import Column, Measurement
 from slotnorm.evaluation.rows import MISSING, Rows
-from slotnorm.metrics import average_precision, labels_from_masks, segmentation_scores, squared_error
+from slotnorm.metrics import all_metrics
 from slotnorm.models import SlotModel
 from slotnorm.storage import archives
 from slotnorm.storage.fingerprints import fingerprint
@@ -35,9 +32,6 @@ from slotnorm.storage.serialization import to_document
 
 SLOTS = range(3, 25)
 SOURCES = ("masks", "attention")
-DISTANCES = {"ap@inf": math.inf, "ap@1": 1.0, "ap@0.5": 0.5, "ap@0.25": 0.25, "ap@0.125": 0.125}
-
-_SEGMENTATION = ("visible", "f_ari", "ari", "mbo", "miou")
 _VERSION = 1  # of what rows mean: raised when any value changes, so that old ones are not mixed with new ones
 _SECONDS_A_PART = 20.0  # what an interruption may cost
 
@@ -70,28 +64,6 @@ def score(
     return evaluation.rows(Scores.concat(list(parts)), dataset, run)
 
 
-def judge(model: SlotModel, scenes: Scenes, slots: int | None = None, seed: int = 0) -> failed_runs.Binding:
-    """Whether the model binds to what is in the scenes, by the failed-run rule (docs/failed-runs.md).
-
-    It sees the first scenes of `scenes.sample`, all with the same initial slots; `slots` None is the training number.
-    """
-    if slots is None:
-        if model.experiment is None:
-            raise UserError("the model has no experiment that says its number of slots; give slots")
-        slots = model.experiment.slots
-    judged = scenes.sample(failed_runs.SCENES)
-    decomposer = Decomposer(model, judged)
-    labels, effective = [], []
-    with decomposer.evaluating():
-        noise = decomposer.common_noise(seed, slots)
-        for group in decomposer.groups(np.arange(len(judged), dtype=np.int64)):
-            _, tokens = decomposer.encode(group)
-            masks = as_maps(decomposer.decompose(tokens, noise, reconstruct=False).masks)[torch.from_numpy(group >= 0)]
-            labels.append(labels_from_masks(masks))
-            effective.append(failed_runs.effective_slots(masks))
-    return failed_runs.measure_labels(torch.cat(labels).cpu(), torch.cat(effective).cpu(), slots)
-
-
 @dataclasses.dataclass(frozen=True)
 class Scores:
     """The scores of p pairs of a scene and a number of slots: what an interrupted sweep keeps."""
@@ -121,7 +93,7 @@ class Scores:
 
     def save(self, path: Path) -> None:
         """Write them sealed."""
-        predictions = {f"predictions-{number}": found for number, found in self.predictions.items()}
+        predictions = {f"predictions-{number}": array for number, array in self.predictions.items()}
         arrays: dict[str, NDArray[Any]] = {"images": self.images, "slots": self.slots, "values": self.values}
         archives.write_arrays(path, {**arrays, **predictions})
 
@@ -150,15 +122,22 @@ class Evaluation:
         self.decomposer = Decomposer(model, scenes, iterations)
         self.decomposer.require_memory(max(self.slots))
         self.sources = _checked_sources(source, model)
-        segmented = [(name, metric) for name in self.sources for metric in _SEGMENTATION if scenes.labels is not None]
-        reconstructed = [("masks", "l2")] if "masks" in self.sources else []
-        self.columns = (*segmented, *reconstructed)
-        self._ranks = model.predicts == "properties" and bool(scenes.properties)
-        if not self.columns and not self._ranks:
+        self.measurement = Measurement(model, scenes, self.sources, all_metrics().values(), self.decomposer.iterations)
+        if not self.metrics:
             raise UserError(
                 f"{scenes.directory} has neither masks nor properties to compare with, and {', '.join(self.sources)} "
                 "is all that is asked: give a set with masks"
             )
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """What every image has a value of: (source, metric)."""
+        return self.measurement.columns
+
+    @property
+    def metrics(self) -> list[str]:
+        """The names in the rows' column `metric`."""
+        return sorted({metric for _, metric in self.columns} | {metric.name for metric in self.measurement.of_set})
 
     @cached_property
     def identity(self) -> dict[str, Any]:
@@ -243,7 +222,7 @@ class Evaluation:
     def _rows_of(self, scores: Scores, number: int) -> Rows:
         chosen = np.flatnonzero(scores.slots == number)
         order = np.argsort(scores.images[chosen], kind="stable")
-        found = order[np.searchsorted(scores.images[chosen][order], self.scenes.index)]
+        places = order[np.searchsorted(scores.images[chosen][order], self.scenes.index)]
         counted = bool(self.scenes.manifest["objects"])
         counts = self.scenes.counts if counted else np.full(len(self.scenes), MISSING)
         many, width = len(self.scenes), len(self.columns)
@@ -253,20 +232,17 @@ class Evaluation:
             slots=np.full(many * width, number),
             source=[source for source, _ in self.columns] * many,
             metric=[metric for _, metric in self.columns] * many,
-            value=scores.values[chosen[found]].reshape(-1),
+            value=scores.values[chosen[places]].reshape(-1),
         )
-        if not self._ranks:
+        if not self.measurement.of_set:
             return rows
-        precisions = self._average_precisions(scores.predictions[number][found])
-        ranked = Rows(slots=number, source="attention", metric=list(DISTANCES), value=precisions)
-        return Rows.concat([rows, ranked])
-
-    def _average_precisions(self, predictions: NDArray[np.float32]) -> list[float]:
         order = np.argsort(self.scenes.index, kind="stable")  # of equal confidences the first counts first
-        properties = {name: torch.from_numpy(values[order]) for name, values in self.scenes.properties.items()}
-        targets = self.model.targets(properties)
-        ranked = torch.from_numpy(predictions[order])
-        return [float(average_precision(ranked, targets, distance)) for distance in DISTANCES.values()]
+        predictions = torch.from_numpy(scores.predictions[number][places][order])
+        of_set = self.measurement.score_set(predictions, order)
+        # predictions come from the slots, as the attention does, and from no mask
+        return Rows.concat([
+            rows, Rows(slots=number, source="attention", metric=list(of_set), value=list(of_set.values())),
+        ])  # fmt: skip
 
     def _score_group(self, group: NDArray[np.int64], slots: Sequence[int]) -> Scores:
         present = group >= 0
@@ -274,19 +250,20 @@ class Evaluation:
         shape = (len(slots), len(images), len(self.columns))
         values = np.empty(shape, np.float32)  # seven digits: files of half the size
         predictions: dict[int, NDArray[np.float32]] = {}
-        with self.decomposer.evaluating():
+        with evaluating(self.model):
             inputs, tokens = self.decomposer.encode(group)
             labels = None
             if self.scenes.labels is not None:
                 labels = self.decomposer.read("labels", group).to(inputs.device)
             for row, number in zip(values, slots, strict=True):
                 noise = self.decomposer.scene_noise(self.seed, group, number)
-                found, predicted = self._measure(inputs, labels, tokens, noise)
-                for column, name in enumerate(self.columns):
-                    row[:, column] = found[name].double().cpu().numpy()[present]
-                if predicted is not None:
-                    predictions[number] = predicted.float().cpu().numpy()[present]
-        if ("masks", "l2") in self.columns and not np.isfinite(values[..., self.columns.index(("masks", "l2"))]).all():
+                measured = self.measurement.measure(inputs, tokens, labels, noise)
+                for place, column in enumerate(self.columns):
+                    row[:, place] = measured.values[column].double().cpu().numpy()[present]
+                if measured.predictions is not None:
+                    predictions[number] = measured.predictions.float().cpu().numpy()[present]
+        required = [place for place, column in enumerate(self.columns) if column in self.measurement.finite]
+        if not np.isfinite(values[..., required]).all():
             raise NonFinite(f"the reconstruction of a scene among {images.tolist()} is not finite; check the weights")
         return Scores(
             np.tile(images, len(slots)),
@@ -294,31 +271,6 @@ class Evaluation:
             values.reshape(-1, len(self.columns)),
             predictions,
         )
-
-    def _measure(
-        self, inputs: Tensor, labels: Tensor | None, tokens: Tensor, noise: Tensor
-    ) -> tuple[dict[tuple[str, str], Tensor], Tensor | None]:
-        """Every column of a group (at_once,), and a set predictor's predictions (at_once, K, outputs)."""
-        segmented: dict[str, Tensor] = {}
-        found: dict[tuple[str, str], Tensor] = {}
-        predictions = None
-        if "masks" in self.sources:
-            decomposition = self.decomposer.decompose(tokens, noise, reconstruct=True)
-            segmented = {"masks": decomposition.masks, "attention": decomposition.attention}
-            if decomposition.reconstruction is not None:
-                found["masks", "l2"] = squared_error(decomposition.reconstruction, inputs)
-        elif "masks" in self.model.sources:  # nothing is decoded
-            segmented["attention"] = self.decomposer.attend(tokens, noise)
-        else:
-            decomposition = self.decomposer.decompose(tokens, noise, reconstruct=False)
-            segmented["attention"] = decomposition.masks
-            predictions = decomposition.predictions if self._ranks else None
-        if labels is not None:
-            for source in self.sources:
-                true, predicted = comparable_labels(segmented[source], labels)
-                scores = {"visible": count_visible(true), **segmentation_scores(true, predicted)}
-                found |= {(source, metric): values for metric, values in scores.items()}
-        return found, predictions
 
 
 def _checked_slots(slots: int | Iterable[int]) -> tuple[int, ...]:

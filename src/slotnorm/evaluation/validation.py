@@ -8,17 +8,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from slotnorm.config import Experiment
+from slotnorm.config import SLOTS_FACTOR, Experiment
 from slotnorm.data.scenes import Scenes
-from slotnorm.evaluation.label_maps import comparable_labels
-from slotnorm.metrics import adjusted_rand_index, average_precision, squared_error
+from slotnorm.errors import UserError
+from slotnorm.evaluation.decomposer import evaluating
+from slotnorm.evaluation.measurement import Measurement
+from slotnorm.metrics import all_metrics
 from slotnorm.models import SlotModel
 from slotnorm.models.parts import Decomposition
 from slotnorm.runtime import randomness
 from slotnorm.runtime.ranks import Ranks
-
-SLOTS_FACTOR = 3  # how many times the training K is also looked at: the paper's question
-_DISTANCE = 0.25  # of the average precision that is watched
 
 
 def validated_slots(experiment: Experiment) -> tuple[int, int]:
@@ -29,70 +28,81 @@ def validated_slots(experiment: Experiment) -> tuple[int, int]:
 def validate(
     model: SlotModel, scenes: Scenes, experiment: Experiment, ranks: Ranks, numbers: Sequence[int] | None = None
 ) -> dict[str, float]:
-    """Mean F-ARI, ARI and l2 (or average precision) over the scenes, as `f_ari@K`; every rank returns them.
+    """The mean over the scenes of every metric that is watched in training, as `f_ari@K`; every rank returns them.
 
     `numbers` are the K that are scored; None is `validated_slots`.
 
     Slot noise is keyed by (seed, K, scene), so the scores depend on the weights alone. Scenes without foreground have
     no F-ARI and are left out of its mean; what cannot be scored (no masks, no foreground at all) is left out.
     """
+    watched = {name: metric for name, metric in all_metrics().items() if metric.validated_as}
+    iterations = experiment.recipe.evaluation_iterations
+    measurement = Measurement(model, scenes, model.sources[:1], watched.values(), iterations, visible=False)
+    numbers = tuple(numbers or validated_slots(experiment))
+    values, predictions = _measure_all(measurement, experiment, ranks, numbers)
     scores: dict[str, float] = {}
-    for slots in numbers or validated_slots(experiment):
-        results = _score_scenes(model, scenes, experiment, slots, ranks)
-        predictions = results.pop("predictions", None)
-        scores |= {f"{name}@{slots}": float(values.nanmean()) for name, values in results.items()}  # NaN: no foreground
-        if predictions is not None:
-            properties = {name: torch.from_numpy(np.array(values)) for name, values in scenes.properties.items()}
-            targets = model.targets(properties)
-            scores[f"average_precision@{slots}"] = float(average_precision(predictions.cpu(), targets, _DISTANCE))
+    for k in numbers:
+        means = {name: float(row.nanmean()) for (_, name), row in zip(measurement.columns, values[k], strict=True)}
+        if k in predictions:
+            means |= measurement.score_set(predictions[k].cpu(), np.arange(len(scenes)))
+        scores |= {f"{watched[name].validated_as}@{k}": mean for name, mean in means.items()}
     return {name: score for name, score in scores.items() if not math.isnan(score)}
 
 
-@torch.no_grad()
 def decompose(
     model: SlotModel, scenes: Scenes, positions: NDArray[np.int64], experiment: Experiment, slots: int
-) -> tuple[Tensor, Decomposition]:
-    """The model's input for some scenes and what it makes of them in evaluation, with noise of each scene's own."""
-    inputs = model.prepare(torch.from_numpy(scenes.read(model.input, positions)))
+) -> Decomposition:
+    """What the model makes of the scenes at `positions` in validation."""
+    with evaluating(model):
+        inputs = model.prepare(torch.from_numpy(scenes.read(model.input, positions)))
+        noise = _draw_noise(model, scenes, positions, experiment, slots)
+        iterations = experiment.recipe.evaluation_iterations
+        decomposition: Decomposition = model(inputs, iterations=iterations, noise=noise)
+    return decomposition
+
+
+def _measure_all(
+    measurement: Measurement, experiment: Experiment, ranks: Ranks, numbers: Sequence[int]
+) -> tuple[dict[int, Tensor], dict[int, Tensor]]:
+    """By K, each column of each scene (columns, n), and predictions (n, K, outputs) where a set's metrics need them.
+
+    Every rank measures its share, and has everything in the end.
+    """
+    model, scenes = measurement.model, measurement.scenes
+    if len(scenes) < ranks.world_size:
+        raise UserError(
+            f"{len(scenes)} validation scenes cannot be shared by {ranks.world_size} processes; raise "
+            "--recipe.validation-scenes"
+        )
+    device = ranks.device if ranks.world_size > 1 else torch.device("cpu")  # where they are exchanged
+    shape = (len(measurement.columns), len(scenes))
+    values = {k: torch.zeros(shape, dtype=torch.float64, device=device) for k in numbers}
+    predictions: dict[int, Tensor] = {}
+    mine, size = np.arange(len(scenes))[ranks.rank :: ranks.world_size], experiment.recipe.batch_size
+    with evaluating(model):
+        for positions in np.split(mine, range(size, len(mine), size)):
+            inputs = model.prepare(torch.from_numpy(scenes.read(model.input, positions)))
+            labels = None
+            if scenes.labels is not None:
+                labels = torch.from_numpy(scenes.read("labels", positions)).to(model.device)
+            tokens = model.encode(inputs)
+            for k in numbers:
+                noise = _draw_noise(model, scenes, positions, experiment, k)
+                measured = measurement.measure(inputs, tokens, labels, noise)
+                for row, column in zip(values[k], measurement.columns, strict=True):
+                    row[positions] = measured.values[column].to(row)
+                if measured.predictions is not None:
+                    if k not in predictions:
+                        predictions[k] = values[k].new_zeros(len(scenes), *measured.predictions.shape[1:])
+                    predictions[k][positions] = measured.predictions.to(predictions[k])
+    ranks.sum_([*values.values(), *predictions.values()])  # the others' places are zero
+    return values, predictions
+
+
+def _draw_noise(
+    model: SlotModel, scenes: Scenes, positions: NDArray[np.int64], experiment: Experiment, slots: int
+) -> Tensor:
+    """Standard normal (n, K, D), each scene's own: keyed by (seed, K, its number in the container)."""
     keys: list[tuple[int, ...]] = [(slots, scene) for scene in scenes.index[positions].tolist()]
     noise = randomness.slot_noise(experiment.seed, "validation", keys, slots, model.slot_attention.dim)
-    iterations = experiment.recipe.evaluation_iterations
-    was_training = model.training
-    model.eval()
-    decomposition = model(
-        inputs, num_slots=slots, iterations=iterations, noise=torch.from_numpy(noise).to(model.device)
-    )
-    model.train(was_training)
-    return inputs, decomposition
-
-
-def _score_scenes(
-    model: SlotModel, scenes: Scenes, experiment: Experiment, slots: int, ranks: Ranks
-) -> dict[str, Tensor]:
-    """Each score of each scene, (n,), and a set predictor's predictions, (n, K, 19); each rank does its share."""
-    mine = np.arange(len(scenes))[ranks.rank :: ranks.world_size]
-    size = experiment.recipe.batch_size
-    results: dict[str, Tensor] = {}
-    for positions in np.split(mine, range(size, len(mine), size)):
-        inputs, decomposition = decompose(model, scenes, positions, experiment, slots)
-        for name, values in _score(scenes, positions, inputs, decomposition).items():
-            whole = results.setdefault(name, values.new_zeros(len(scenes), *values.shape[1:]))
-            whole[torch.from_numpy(positions).to(whole.device)] = values
-    ranks.sum_(results.values())  # the others' places are zero
-    return results
-
-
-def _score(
-    scenes: Scenes, positions: NDArray[np.int64], inputs: Tensor, decomposition: Decomposition
-) -> dict[str, Tensor]:
-    scores: dict[str, Tensor] = {}
-    if scenes.labels is not None:
-        labels = torch.from_numpy(scenes.read("labels", positions)).to(inputs.device)
-        true, predicted = comparable_labels(decomposition.masks, labels)
-        scores["f_ari"] = adjusted_rand_index(true, predicted)
-        scores["ari"] = adjusted_rand_index(true, predicted, ignore_background=False)
-    if decomposition.reconstruction is not None:
-        scores["l2"] = squared_error(decomposition.reconstruction, inputs).double()
-    if decomposition.predictions is not None:
-        scores["predictions"] = decomposition.predictions.double()
-    return scores
+    return torch.from_numpy(noise).to(model.device)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from slotnorm.config import SLOTS_FACTOR
 from slotnorm.evaluation.background import DIVISORS, SHARE, TAKEN, divided_name
 from slotnorm.report.appearance import looks
 from slotnorm.report.curves import Curve, Figure, PathPanel, TitledPanel, curve, gathered, runs_of
@@ -29,7 +30,7 @@ ON_SLOTS = (
     "gains so was lost at borders only; objects that are split or merged stay so. Where the background is spread, the "
     "slot with most of it is often an object's own: what it takes is then no loss, and making it weaker does not help."
 )
-_MULTIPLES = (1, 2, 3)  # of the training K: marked on the paths
+_MULTIPLES = range(1, SLOTS_FACTOR + 1)  # of the training K: marked on the paths
 _DIVIDED = tuple(divided_name(divisor) for divisor in DIVISORS)
 
 

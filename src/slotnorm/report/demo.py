@@ -11,12 +11,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from slotnorm.config import SLOTS_FACTOR
 from slotnorm.data.generator import build
 from slotnorm.data.scenes import Scenes, data_fingerprint
 from slotnorm.errors import UserError
 from slotnorm.evaluation.examples import make_examples
+from slotnorm.evaluation.failed_runs import judge
 from slotnorm.evaluation.rows import Rows
-from slotnorm.evaluation.scoring import judge, score
+from slotnorm.evaluation.scoring import score
 from slotnorm.experiments import EvaluationSet, studies
 from slotnorm.models import SlotModel
 from slotnorm.models.bundled import bundled_files
@@ -37,7 +39,6 @@ from slotnorm.training.loading import load
 TITLE = "slotnorm demo"
 METRICS = ("f_ari", "ari", "l2")
 CHARTED = ("f_ari", "ari")
-MOST_SLOTS_FACTOR = 3  # how many times the training K is looked at
 _FEWEST_SLOTS = 2
 _PICTURED = 12
 
@@ -79,7 +80,7 @@ def run_demo(num: int, folder: Path | None = None) -> Demo:
     experiment = models[0].experiment
     assert experiment is not None
     trained = experiment.slots
-    slots = range(min(_FEWEST_SLOTS, trained), MOST_SLOTS_FACTOR * trained + 1)
+    slots = range(min(_FEWEST_SLOTS, trained), SLOTS_FACTOR * trained + 1)
     tests = studies()[experiment.name].tests
     with temporary_folder() as place:
         sets = {test.name: _generate(models[0], test, num, place / test.name) for test in tests}
@@ -93,7 +94,7 @@ def run_demo(num: int, folder: Path | None = None) -> Demo:
                 examples.append(make_examples(model, few, slots, (), **named))
     material = Material(tuple(divide(runs)), (), ())
     report = compose(material, lambda section: (illustrate(examples, section.train_slots), ()), with_theory=False)
-    return Demo(report, tuple(trained * factor for factor in range(1, MOST_SLOTS_FACTOR + 1)))
+    return Demo(report, tuple(trained * factor for factor in range(1, SLOTS_FACTOR + 1)))
 
 
 def _evaluate(model: SlotModel, sets: Mapping[str, Scenes], slots: Sequence[int], progress: Progress) -> RunScores:
@@ -152,7 +153,7 @@ def write_demo_page(found: Demo, out: Path) -> Path:
     section = found.section
     lead = (
         f"One model of each normalization, trained with {section.train_slots} slots, looks at new scenes with up to "
-        f"{MOST_SLOTS_FACTOR * section.train_slots}."
+        f"{SLOTS_FACTOR * section.train_slots}."
     )
     path = out / page.NAME
     files.write(path, page.render(found.report, TITLE, lead).encode())

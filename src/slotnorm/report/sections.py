@@ -7,13 +7,13 @@ from functools import cached_property
 from typing import Any
 
 from slotnorm import experiments
+from slotnorm.config import SLOTS_FACTOR
 from slotnorm.errors import UserError
 from slotnorm.report.appearance import ordered
 from slotnorm.report.scores import RunScores
 from slotnorm.storage.serialization import differences, to_document
 
 _PAPER_HIGH_SLOTS = 21  # of the paper's pictures
-_HIGH_FACTOR = 3
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Section:
     @property
     def high_slots(self) -> int:
         """K of pictures and tables with many slots: three times the training K, at most the paper's 21."""
-        highest = _HIGH_FACTOR * self.train_slots
+        highest = SLOTS_FACTOR * self.train_slots
         return self.nearest_slots(min(highest, max(_PAPER_HIGH_SLOTS, self.train_slots)))
 
     def slots(self, dataset: str | None = None) -> list[int]:

@@ -1,4 +1,4 @@
-"""Rows of runs: which are there, which are missing, and making those; they live in RUN/rows, a file a set and K.
+"""Rows of runs: which are there, which are missing, and making those; they live in RUN/rows, a file per set and K.
 
 An evaluation goes through the scenes once for all numbers of slots, and keeps what it has every few seconds in
 RUN/rows/.unfinished: a killed one goes on from there. Finished rows are sealed files; what is there is not made again.
@@ -19,9 +19,11 @@ from slotnorm.data import load
 from slotnorm.data.scenes import Scenes
 from slotnorm.errors import DamagedFile, UserError
 from slotnorm.evaluation import failed_runs
+from slotnorm.evaluation.measurement import VISIBLE
 from slotnorm.evaluation.rows import MISSING, Rows
-from slotnorm.evaluation.scoring import DISTANCES, SLOTS, Evaluation, Scores, judge
+from slotnorm.evaluation.scoring import SLOTS, Evaluation, Scores
 from slotnorm.experiments import EvaluationSet, Study, evaluation_set, evaluation_sets, studies
+from slotnorm.metrics import all_metrics
 from slotnorm.runtime.progress import Progress
 from slotnorm.storage import files
 from slotnorm.storage.seals import read_sealed, write_sealed
@@ -29,25 +31,30 @@ from slotnorm.training.experiment_scenes import evaluation_scenes, require_featu
 from slotnorm.training.runs import Run, find
 
 _SCENES = 1280  # the protocol's number, where a study does not say its own
+_JUDGEMENT = "binding.json"  # beside the rows
 
 
 @dataclasses.dataclass(frozen=True)
-class Job:
+class RunEvaluation:
     """One run on one set."""
 
     run: Run
     test: EvaluationSet
-    scenes: Scenes
-    slots: tuple[int, ...]
+    evaluation: Evaluation
+    """What is asked of the run's model, which all sets of the run share."""
     batch_size: int = 64
 
     @property
     def folder(self) -> Path:
         return self.run.path / "rows"
 
-    def ask(self) -> Evaluation:
-        """The run's model, asked about the scenes."""
-        return Evaluation(self.run.model(), self.scenes, self.slots)
+    @property
+    def scenes(self) -> Scenes:
+        return self.evaluation.scenes
+
+    @property
+    def slots(self) -> tuple[int, ...]:
+        return self.evaluation.slots
 
     def path(self, number: int) -> Path:
         """Where the rows with this many slots are."""
@@ -56,20 +63,19 @@ class Job:
     def evaluate(self) -> Rows:
         """The rows with every number of slots: those that are there, and the others made."""
         with files.Lock(self.folder):
-            evaluation = self.ask()
-            header = evaluation.header
+            header = self.evaluation.header
             self._remove_other_weights(header)
-            found = {number: self._finished(number, header) for number in self.slots}
-            missing = [number for number, rows in found.items() if rows is None]
+            finished = {number: self._finished(number, header) for number in self.slots}
+            missing = [number for number, rows in finished.items() if rows is None]
             if missing:
-                scores = self._score(evaluation, missing, header)
+                scores = self._score(missing, header)
                 for number in missing:
-                    rows = evaluation.rows(scores, self.test.name, self.run.name, [number])
+                    rows = self.evaluation.rows(scores, self.test.name, self.run.name, [number])
                     rows.save(self.path(number))
-                    found[number] = rows
+                    finished[number] = rows
             self._remove_parts()
-            self._judge(evaluation, header)
-        return Rows.concat([rows for rows in found.values() if rows is not None], header)
+            self._judge(header)
+        return Rows.concat([rows for rows in finished.values() if rows is not None], header)
 
     def _remove_parts(self) -> None:
         """Also those of an interrupted evaluation that asked for something else: they would never be used."""
@@ -89,8 +95,11 @@ class Job:
         except DamagedFile as damage:
             _say(f"note: {damage}: making it now")
             return None
-        if rows.header["identity"] != header["identity"]:
+        if any(rows.header.get(name) != value for name, value in self.evaluation.identity.items() if name != "metrics"):
             _say(f"note: {path} was made otherwise (protocol, iterations or scenes); making it anew")
+            return None
+        if lacking := set(self.evaluation.metrics).difference(rows.unique("metric")):
+            _say(f"note: {path} has no {', '.join(sorted(lacking))}; making it anew")
             return None
         if rows.header["images"] == header["images"]:
             return rows
@@ -99,7 +108,7 @@ class Job:
             return rows
         return None
 
-    def _score(self, evaluation: Evaluation, missing: Sequence[int], header: dict[str, Any]) -> Scores:
+    def _score(self, missing: Sequence[int], header: dict[str, Any]) -> Scores:
         """Score what is missing, going on from what an interrupted evaluation has left."""
         folder = self.folder / ".unfinished" / f"{self.test.name}@{header['identity'][:16]}"
         parts = list(_load_parts(folder))
@@ -110,7 +119,7 @@ class Job:
         with Progress(f"{self.run.name} on {self.test.name}, K {_span(missing)}", total, total - left) as progress:
             for positions, numbers in work:
                 advance = _Advance(progress, len(numbers))
-                for part in evaluation.parts(positions, numbers, self.batch_size, advance):
+                for part in self.evaluation.parts(positions, numbers, self.batch_size, advance):
                     number += 1
                     part.save(folder / f"{number:06}.npz")
                     parts.append(part)
@@ -140,27 +149,28 @@ class Job:
                 _say(f"note: {path} has rows of other weights ({old[:12]}) and is removed")
                 path.unlink()
 
-    def _judge(self, evaluation: Evaluation, header: dict[str, Any]) -> None:
+    def _judge(self, header: dict[str, Any]) -> None:
         """Judge the run by the failed-run rule, on its own set with few objects where that is evaluated."""
         planned = _study_of(self.run)
         own = planned.tests[0].name if planned else ""
-        known = read_binding(self.run.path)
+        known = read_judgement(self.run.path)
         current = known is not None and (known["rule"], known["weights"]) == (failed_runs.RULE, header["weights"])
         if known is not None and current and (known["dataset"] == own or self.test.name != own):
             return
         if len(self.scenes) < 2:
-            _say(f"note: one scene is too few to judge by the failed-run rule whether {self.run.name} binds")
+            _say(f"note: one scene is too few to judge {self.run.name} by the failed-run rule")
             return
-        found = judge(evaluation.model, self.scenes)
-        judged = {
-            "rule": failed_runs.RULE, "failed": found.failed, "reason": found.reason, **dataclasses.asdict(found),
+        judgement = failed_runs.judge(self.evaluation.model, self.scenes)
+        document = {
+            "rule": failed_runs.RULE, "failed": judgement.failed, "reason": judgement.reason,
+            **dataclasses.asdict(judgement),
             "dataset": self.test.name, "num_scenes": min(len(self.scenes), failed_runs.SCENES),
             "slots": self.run.experiment.slots, "weights": header["weights"],
         }  # fmt: skip
-        write_sealed(self.folder / "binding.json", judged)
+        write_sealed(self.folder / _JUDGEMENT, document)
 
 
-def plan(
+def plan_evaluations(
     paths: Iterable[str | Path],
     dataset: str | None = None,
     *,
@@ -170,7 +180,7 @@ def plan(
     data: str | Path | None = None,
     unfinished: bool = False,
     batch_size: int = 64,
-) -> list[Job]:
+) -> list[RunEvaluation]:
     """What to evaluate: the runs at `paths` (each a run or a folder of runs) on a set; nothing is computed yet.
 
     `dataset` None is the test sets of the run's study; else a set's name (clevr6), or a dataset's (clevr: its widest
@@ -180,20 +190,22 @@ def plan(
     """
     asked = None if slots is None else tuple(slots)
     runs = _finished_runs(find(paths), unfinished)
-    jobs = []
+    planned = []
     for run in runs:
         numbers = _slots(run) if asked is None else asked
-        for test in _tests(run, dataset, objects, data):
-            job = Job(run, test, _open_scenes(run, test, objects, scenes, data), numbers, batch_size)
-            job.ask()  # refuses what cannot be, before hours are spent
-            jobs.append(job)
-    return jobs
+        tests = _tests(run, dataset, objects, data)
+        model = run.model()
+        for test in tests:  # an Evaluation refuses what cannot be, before hours are spent
+            evaluation = Evaluation(model, _open_scenes(run, test, objects, scenes, data), numbers)
+            planned.append(RunEvaluation(run, test, evaluation, batch_size))
+    return planned
 
 
 def describe(rows: Rows, judged: dict[str, Any] | None) -> str:
     """The rows of one run on one set, for people: means over the scenes with two or more visible objects, by K."""
-    names = [(source, metric) for (source, metric), _ in rows.groups("source", "metric") if metric != "visible"]
-    names.sort(key=lambda name: (name[0] != "masks", name[1].startswith("ap@"), _METRICS.index(name[1])))
+    names = [(source, metric) for (source, metric), _ in rows.groups("source", "metric") if metric != VISIBLE]
+    order = list(all_metrics())
+    names.sort(key=lambda name: (name[0] != "masks", order.index(name[1]) if name[1] in order else len(order), name[1]))
     lines = [("K", *(f"{metric} ({source})" for source, metric in names))]
     for (number,), part in rows.groups("slots"):
         lines.append((str(number), *(f"{_mean(part, *name):.4f}" for name in names)))
@@ -203,13 +215,10 @@ def describe(rows: Rows, judged: dict[str, Any] | None) -> str:
     return "\n".join([f"{run} on {dataset}: {_counts(rows)}{_verdict(judged)}", *table])
 
 
-_METRICS = ("f_ari", "ari", "mbo", "miou", "l2", *DISTANCES)
-
-
 def _mean(rows: Rows, source: str, metric: str) -> float:
     """Over the scenes with two or more visible objects; scenes without a value are left out."""
     chosen = rows.where(source=source, metric=metric)
-    visible = rows.where(source=source, metric="visible")
+    visible = rows.where(source=source, metric=VISIBLE)
     few = visible["image"][visible["value"] < 2]
     values = chosen["value"][~np.isin(chosen["image"], few) & ~np.isnan(chosen["value"])]
     return float(values.mean()) if len(values) else math.nan
@@ -218,9 +227,10 @@ def _mean(rows: Rows, source: str, metric: str) -> float:
 def _counts(rows: Rows) -> str:
     scenes = len(set(rows["image"].tolist()) - {MISSING})
     source = "masks" if "masks" in rows.unique("source") else "attention"
-    visible = rows.where(metric="visible", source=source, slots=rows.unique("slots")[0])["value"]
-    one, none = int((visible == 1).sum()), int((visible == 0).sum())
-    return f"{scenes} scenes" + (f"; apart: {one} with one visible object, {none} without any" if one + none else "")
+    visible = rows.where(metric=VISIBLE, source=source, slots=rows.unique("slots")[0])["value"]
+    single, none = int((visible == 1).sum()), int((visible == 0).sum())
+    apart = f"; apart: {single} with one visible object, {none} without any" if single + none else ""
+    return f"{scenes} scenes{apart}"
 
 
 def _verdict(judged: dict[str, Any] | None) -> str:
@@ -230,12 +240,13 @@ def _verdict(judged: dict[str, Any] | None) -> str:
     return f"; {'FAILED, ' + judged['reason'] if judged['failed'] else 'binds'} ({numbers})"
 
 
-def read_binding(path: Path) -> dict[str, Any] | None:
+def read_judgement(path: Path) -> dict[str, Any] | None:
     """What the failed-run rule said of the run in this folder; None when it was not asked, or the file is damaged."""
-    if not (path / "rows" / "binding.json").is_file():
+    file = path / "rows" / _JUDGEMENT
+    if not file.is_file():
         return None
     try:
-        return read_sealed(path / "rows" / "binding.json")
+        return read_sealed(file)
     except DamagedFile as damage:
         _say(f"note: {damage}: judging again")
         return None

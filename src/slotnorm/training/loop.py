@@ -199,7 +199,7 @@ class Trainer:
             return
         model, positions = self.learner.model, np.arange(min(_PICTURED, len(self.validated)))
         slots = max(self.validate_slots)
-        _, decomposition = decompose(model, self.validated, positions, self.experiment, slots)
+        decomposition = decompose(model, self.validated, positions, self.experiment, slots)
         images = None if self.validated.images is None else self.validated.read("images", positions)
         reconstruction = None
         if model.input == "images" and decomposition.reconstruction is not None:
