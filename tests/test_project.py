@@ -193,7 +193,7 @@ def test_the_wheel_installs_into_a_fresh_environment(tmp_path):
     assert "weighted_sum" in listed.stdout, listed.stderr
 
 
-@pytest.mark.parametrize("name", ["normalizations", "architecture"])
+@pytest.mark.parametrize("name", ["normalizations", "architecture", "metrics"])
 def test_pages_made_from_code_are_fresh(name, monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "docs"))
     maker = importlib.import_module(f"make_{name}")

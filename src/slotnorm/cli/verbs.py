@@ -1,6 +1,7 @@
 """The verbs of the command line: each a few lines that call the library."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,8 +27,23 @@ def norms() -> None:
     table = [("name", "label", "where", "keeps mass", "update codes")]
     for name, scheme in normalizations().items():
         table.append((name, scheme.label, scheme.where, "yes" if scheme.keeps_mass else "no", formula(scheme)))
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    for row in table:
+    _print_table(table)
+
+
+def metrics() -> None:
+    """List the metrics: name, label, which direction is better, bounds, what each needs, and what it says."""
+    from slotnorm.metrics import all_metrics, description
+
+    table = [("name", "label", "better", "bounds", "of", "needs", "says")]
+    for name, metric in all_metrics().items():
+        bounds = f"{metric.bounds[0]:g} to {metric.bounds[1]:g}"
+        table.append((name, metric.label, metric.direction, bounds, metric.of, metric.needs, description(metric)))
+    _print_table(table)
+
+
+def _print_table(rows: Sequence[Sequence[str]]) -> None:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
@@ -271,6 +287,7 @@ def demo(
 
 VERBS: dict[str, Any] = {
     "norms": norms,
+    "metrics": metrics,
     "experiments": experiments,
     "theory": theory,
     "train": train,

@@ -1,13 +1,14 @@
 """How a normalization and a metric look wherever they are shown: order, label, colour, marker, line.
 
-The registry is the one list: a normalization's place in it decides its colour and marker, its `label` and `keeps_mass`
-the rest. A new class is drawn without a change here.
+The registries are the one list: a normalization's place decides its colour and marker, its `label` and `keeps_mass`
+the rest; a metric says its label and direction itself. A new class is drawn without a change here.
 """
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from slotnorm.evaluation.background import DIVISORS, SHARE, TAKEN, divided_name
+from slotnorm.metrics import all_metrics
 from slotnorm.normalization import normalizations
 
 TEXT = "#1a1a1a"
@@ -42,27 +43,21 @@ class Measure(NamedTuple):
         return "↑" if self.higher_is_better else "↓"
 
 
+# of diagnoses, which are not scores
 _MEASURES = {
-    "f_ari": Measure("F-ARI", True),
-    "ari": Measure("ARI", True),
-    "mbo": Measure("mBO", True),
-    "miou": Measure("mIoU", True),
-    "l2": Measure("ℓ² loss", False, 4),
-    "ap@inf": Measure("mAP@∞", True),
-    "ap@1": Measure("mAP@1.0", True),
-    "ap@0.5": Measure("mAP@0.5", True),
-    "ap@0.25": Measure("mAP@0.25", True),
-    "ap@0.125": Measure("mAP@0.125", True),
     SHARE: Measure("background held", True),
     TAKEN: Measure("foreground taken", False, is_share=True),
     **{divided_name(divisor): Measure(f"F-ARI ÷{divisor}", True) for divisor in DIVISORS},
 }
 
-AVERAGE_PRECISIONS = ("ap@inf", "ap@1", "ap@0.5", "ap@0.25", "ap@0.125")  # the paper's figures have the last four
+AVERAGE_PRECISIONS = tuple(name for name, metric in all_metrics().items() if metric.figure == "precision")
+# the paper's figures have the last four
 
 
 def measure(metric: str) -> Measure:
-    """How the metric is shown; one that is not known by its own name, higher is better."""
+    """How the metric is shown; one that is not known (its plugin was not given) by its own name, higher is better."""
+    if (known := all_metrics().get(metric)) is not None:
+        return Measure(known.label, known.direction == "higher", known.decimals, is_share=known.bounds == (0, 1))
     return _MEASURES.get(metric, Measure(metric, True))
 
 

@@ -9,7 +9,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from slotnorm.report.appearance import AVERAGE_PRECISIONS, measure
+from slotnorm.metrics import all_metrics
+from slotnorm.report.appearance import measure
 from slotnorm.report.scores import RunScores, spread
 from slotnorm.report.sections import Section
 
@@ -150,7 +151,7 @@ def gathered(points: Sequence[int], values: Mapping[str, Sequence[float] | NDArr
 
 
 def figures(section: Section, kept: Section | None = None) -> list[Figure]:
-    """The paper's figures of a section: F-ARI and ARI, then l2, or F-ARI and average precision.
+    """The paper's figures of a section: F-ARI and ARI, then l2, or F-ARI and average precision; then other metrics'.
 
     `kept` is the section without its failed runs, when those are to be left out.
     """
@@ -165,22 +166,36 @@ def figures(section: Section, kept: Section | None = None) -> list[Figure]:
         return Figure(f"{name} {kind}", f"{section.title} {section.factors}", caption, full, counts)
 
     trained = f"Models trained on at most {section.train_objects} objects with {section.train_slots} slots."
-    metrics, made = section.metrics(), []
-    if "f_ari" in metrics or "ari" in metrics:
-        rows = [_row(shown, metric) for metric in ("f_ari", "ari") if metric in metrics]
+    drawn, made = metrics_by_figure(section), []
+    if segmented := drawn.pop("segmentation", []):
+        rows = [_row(shown, metric) for metric in segmented]
         made.append(figure("segmentation", f"Segmentation against slots and objects. {trained}", rows))
-    if _has_attention(section):
-        rows = [_row(shown, metric, "attention") for metric in ("f_ari", "ari") if metric in metrics]
-        made.append(figure("attention", f"The same from attention instead of decoder masks. {trained}", rows))
-    if "l2" in metrics:
-        rows = [_row(shown, "l2")]
+        if _has_attention(section):
+            rows = [_row(shown, metric, "attention") for metric in segmented]
+            made.append(figure("attention", f"The same from attention instead of decoder masks. {trained}", rows))
+    if reconstructed := drawn.pop("reconstruction", []):
+        rows = [_row(shown, metric) for metric in reconstructed]
         made.append(figure("reconstruction", f"Reconstruction loss against slots and objects. {trained}", rows))
-    if precisions := [metric for metric in AVERAGE_PRECISIONS if metric in metrics]:
+    if precisions := drawn.pop("precision", []):
         for dataset in section.sets:
             panels = [_panel(shown, metric, (dataset,)) for metric in precisions]
             rows = [panels[:3], panels[3:]]
             made.append(figure(f"precision {dataset}", f"Mean average precision at five distances. {trained}", rows))
+    for kind, metrics in drawn.items():
+        labels = ", ".join(measure(metric).label for metric in metrics)
+        rows = [_row(shown, metric) for metric in metrics]
+        made.append(figure(kind, f"{labels} against slots and objects. {trained}", rows))
     return [one for one in made if one.rows]
+
+
+def metrics_by_figure(section: Section) -> dict[str, list[str]]:
+    """The metrics of a section that are drawn, by the figure that they are drawn in, in the registry's order."""
+    drawn: dict[str, list[str]] = {}
+    measured = section.metrics()
+    for name, metric in all_metrics().items():
+        if name in measured and metric.figure is not None:
+            drawn.setdefault(metric.figure or name, []).append(name)
+    return drawn
 
 
 def runs_of(section: Section, norm: str, leave_out: bool) -> str:

@@ -13,6 +13,7 @@ from slotnorm import experiments
 from slotnorm.config import Experiment
 from slotnorm.errors import DamagedFile, NoUsableCheckpoint, UserError
 from slotnorm.evaluation.rows import Rows
+from slotnorm.metrics import all_metrics
 from slotnorm.report.scores import RunScores, summarize
 from slotnorm.report.sections import Section, divide
 from slotnorm.storage.seals import read_sealed
@@ -241,6 +242,11 @@ def _notes(section: Section) -> list[str]:
     if unjudged:
         notes.append(
             f"{section.title}: the failed-run rule was not asked for {len(unjudged)} of {len(section.runs)} runs."
+        )
+    if unknown := sorted(section.metrics().difference(all_metrics())):
+        notes.append(
+            f"{section.title}: the rows' {', '.join(unknown)} is not a metric that is known and is not shown; give its "
+            "--plugin."
         )
     planned = experiments.studies().get(section.study)
     if planned:

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slotnorm.errors import UserError
+from slotnorm.evaluation.measurement import VISIBLE
 from slotnorm.evaluation.rows import MISSING, Rows
 
-VISIBLE = "visible"  # the metric that says how many objects of an image can be seen
 _ENOUGH_VISIBLE = 2
 
 Array = NDArray[Any]

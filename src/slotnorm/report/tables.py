@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from slotnorm import experiments
+from slotnorm.metrics import all_metrics
 from slotnorm.report import safe_names
-from slotnorm.report.appearance import AVERAGE_PRECISIONS, looks, measure
+from slotnorm.report.appearance import looks, measure
 from slotnorm.report.curves import runs_of
 from slotnorm.report.paper_numbers import Printed, printed
 from slotnorm.report.scores import Spread, spread
@@ -102,7 +103,7 @@ def _factors(study: str) -> str:
 
 def study_table(section: Section, leave_out_failed: bool = False) -> Table | None:
     """A study's own table: each test set at the training K, at that of the object panels and at a high K."""
-    metrics = tuple(m for m in ("f_ari", "ari", "mbo", "miou", "l2", *AVERAGE_PRECISIONS) if m in section.metrics())
+    metrics = tuple(metric for metric in all_metrics() if metric in section.metrics())
     shown = section.without_failed() if leave_out_failed else section
     parts = []
     for dataset in section.sets:

@@ -1,0 +1,159 @@
+"""Metrics from a file of one's own: in rows, tables, figures and the page, from the command line."""
+
+import csv
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import tiny
+from slotnorm.cli.verbs import main
+from slotnorm.evaluation.rows import Rows
+from slotnorm.metrics import metric
+from slotnorm.training.loop import train
+from slotnorm.training.runs import Run
+
+SHARPNESS = '''
+from slotnorm.metrics import Metric
+
+class Sharpness(Metric):
+    """Mean over pixels of the largest mask."""
+
+    name, label, direction, needs, bounds = "sharpness", "Sharpness of masks", "lower", "nothing", (0.0, 1.0)
+    validated_as = "sharp"
+
+    def score(self, comparison):
+        return comparison.masks.flatten(2).amax(dim=1).mean(dim=1)
+'''
+
+
+@pytest.fixture(autouse=True)
+def registry() -> Iterator[None]:
+    """What plugins register is forgotten afterwards."""
+    known = dict(metric._registry)
+    yield
+    metric._registry.clear()
+    metric._registry.update(known)
+    for name in [name for name in sys.modules if name.startswith("slotnorm_plugin_")]:
+        del sys.modules[name]
+
+
+def written(folder: Path, content: str, name: str = "my_metric.py") -> str:
+    (folder / name).write_text(content)
+    return str(folder / name)
+
+
+def test_a_metric_of_a_plugin_is_in_rows_tables_figures_and_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tiny.build_scenes(tmp_path / "data", 24).directory
+    runs = [
+        train(tiny.experiment(norm, steps=2), tmp_path / "runs", data=data) for norm in ("batch_norm", "layer_norm")
+    ]
+    plugin, folders = written(tmp_path, SHARPNESS), [str(run.path) for run in runs]
+    asked = ["--data", str(data), "--dataset", "toy4", "--slots", "4:5", "--scenes", "16"]
+    main(["eval", *folders, *asked])
+    assert "sharpness" not in capsys.readouterr().out
+    main(["eval", *folders, *asked, "--plugin", plugin])
+    assert "sharpness (masks)" in capsys.readouterr().out
+
+    rows = Rows.load(next(iter(sorted((runs[0].path / "rows").glob("toy4*.npz")))))
+    values = rows.where(metric="sharpness", source="masks", slots=4)["value"]
+    assert len(values) == 16
+    assert ((values > 0.25) & (values <= 1)).all()
+    assert values == pytest.approx(plainly(runs[0], data, rows.where(metric="sharpness", source="masks", slots=4)))
+
+    main(["report", *folders, "--out", str(tmp_path / "report"), "--plugin", plugin, "--no-models"])
+    (table,) = (tmp_path / "report" / "tables").glob("toy.md")
+    assert "Sharpness of masks ↓" in table.read_text()
+    with open(tmp_path / "report" / "curves.csv", newline="") as file:
+        drawn = [row for row in csv.DictReader(file) if row["metric"] == "sharpness"]
+    assert {row["norm"] for row in drawn} == {"batch_norm", "layer_norm"}
+    assert {row["x"] for row in drawn if row["against"] == "slots"} == {"4", "5"}
+    assert list((tmp_path / "report" / "figures").glob("toy-sharpness.svg"))
+    page = (tmp_path / "report" / "index.html").read_text()
+    assert "Sharpness of masks" in page
+    assert "Sharpness of masks against slots and objects" in page
+
+
+def plainly(run: Run, data: Path, rows: Rows) -> list[float]:
+    """The sharpness of each row's image, straight from the model."""
+    from slotnorm.data import Scenes
+    from slotnorm.runtime import randomness
+
+    model, scenes, values = run.model(), Scenes.open(data), []
+    for image in rows["image"].tolist():
+        noise = torch.from_numpy(randomness.slot_noise(0, "evaluation", [(image, 4)], 4, 8))
+        inputs = model.prepare(torch.from_numpy(scenes.read("images", np.array([image]))))
+        with torch.no_grad():
+            values.append(float(model(inputs, noise=noise).masks.amax(1).mean()))
+    return values
+
+
+def test_a_metric_of_a_plugin_is_watched_in_training_when_it_says_so(tmp_path: Path) -> None:
+    data = tiny.build_scenes(tmp_path / "data", 24).directory
+    from slotnorm.runtime.plugins import load_plugin
+
+    load_plugin(Path(written(tmp_path, SHARPNESS)))
+    run = train(tiny.experiment(steps=1), tmp_path / "runs", data=data)
+    assert 0.25 < run.validation()["sharp@4"] <= 1
+    assert 1 / 12 < run.validation()["sharp@12"] <= 1
+
+
+def test_rows_with_a_metric_whose_plugin_is_not_given_are_noted(tmp_path: Path) -> None:
+    data = tiny.build_scenes(tmp_path / "data", 24).directory
+    run = train(tiny.experiment(steps=1), tmp_path / "runs", data=data)
+    plugin = written(tmp_path, SHARPNESS)
+    main(["eval", str(run.path), "--data", str(data), "--dataset", "toy4", "--slots", "4", "--plugin", plugin])
+    del metric._registry["sharpness"]
+    main(["report", str(run.path), "--out", str(tmp_path / "report"), "--no-models"])
+    report = (tmp_path / "report" / "report.md").read_text()
+    assert "the rows' sharpness is not a metric that is known and is not shown; give its --plugin" in report
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (SHARPNESS + SHARPNESS, "metric name 'sharpness' of Sharpness is taken by slotnorm_plugin_my_metric.Sharpness"),
+        (
+            SHARPNESS.replace("direction, ", "").replace('"lower", ', ""),
+            "metric Sharpness has no 'direction'; each",
+        ),
+        (
+            SHARPNESS.replace('"lower"', '"down"'),
+            "direction of metric Sharpness is 'down'; it must be one of 'higher'",
+        ),
+    ],
+)
+def test_a_metric_twice_or_without_a_direction_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str, sentence: str
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["metrics", "--plugin", written(tmp_path, content)])
+    assert stop.value.code == 2
+    said = capsys.readouterr().err
+    assert sentence in said
+    assert said.count("\n") == 1
+
+
+def test_a_score_of_another_shape_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = tiny.build_scenes(tmp_path / "data", 24).directory
+    run = train(tiny.experiment(steps=1), tmp_path / "runs", data=data)
+    plugin = written(tmp_path, SHARPNESS.replace(".mean(dim=1)", "").replace('validated_as = "sharp"', ""))
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as stop:
+        main(["eval", str(run.path), "--data", str(data), "--dataset", "toy4", "--slots", "4", "--plugin", plugin])
+    assert stop.value.code == 2
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "the metric sharpness gave (16, 64), but must give a tensor with one number for each of 16 images" in said
+
+
+def test_metrics_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["metrics", "--plugin", written(tmp_path, SHARPNESS)])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["name", *metric.all_metrics()]
+    assert lines[1].split()[:3] == ["f_ari", "F-ARI", "higher"]
+    assert lines[-1].split()[:6] == ["sharpness", "Sharpness", "of", "masks", "lower", "0"]
