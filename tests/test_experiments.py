@@ -14,6 +14,7 @@ from slotnorm.errors import UserError
 from slotnorm.experiments import command_line, experiment, listing, studies, study, transfers
 from slotnorm.models import FeatureAutoencoder, ImageAutoencoder, SetPredictor
 from slotnorm.normalization import normalizations
+from slotnorm.studies.launchers import Local
 from slotnorm.studies.options import Training
 from slotnorm.training.schedule import adam_epsilon, learning_rate
 
@@ -196,7 +197,7 @@ def test_a_sweep_has_a_run_for_every_normalization_and_seed() -> None:
     names = [training.experiment.run_name for training in sweep.trainings]
     assert len(set(names)) == len(names) == 2 * len(normalizations())
     assert {training.experiment.recipe.steps for training in sweep.trainings} == {7}
-    assert sweep.jobs == 2
+    assert sweep.launcher == Local(jobs=2)
     default = parse_sweep(["toy-ablation"], "slotnorm sweep")
     assert default is not None
     assert [training.experiment.norm for training in default.trainings[:2]] == ["unnormalized", "kd_layer_norm"]

@@ -13,8 +13,9 @@ import tiny
 from slotnorm.cli import verbs
 from slotnorm.errors import UserError
 from slotnorm.runtime.plugins import load_plugin, loaded_plugins
-from slotnorm.studies import options, sweep
-from slotnorm.studies.sweep import Job
+from slotnorm.studies import jobs, launchers, options, sweep
+from slotnorm.studies.launchers import Local
+from slotnorm.studies.sweep import RunTask
 from slotnorm.training.experiment_file import write_experiment
 from slotnorm.training.loop import train
 from slotnorm.training.runs import Run
@@ -35,20 +36,13 @@ def arguments(into: Path, data: Path, *more: str) -> list[str]:
 class Direct:
     """Stands for the process of a job: the same command in a process that needs no imports."""
 
-    def __init__(self, command: list[str], **how: object) -> None:
+    def __init__(self, command: tuple[str, ...], **how: object) -> None:
         log = Path(os.readlink(f"/proc/self/fd/{how['stdout'].fileno()}"))  # type: ignore[attr-defined]
-        assert command[:3] == [sys.executable, "-m", "slotnorm"]
-        self.command = processes.Command(command[3:], log, {"OMP_NUM_THREADS": how["env"]["OMP_NUM_THREADS"]})  # type: ignore[index]
+        assert command[:3] == (sys.executable, "-m", "slotnorm")
+        self.command = processes.Command(list(command[3:]), log, {"OMP_NUM_THREADS": how["env"]["OMP_NUM_THREADS"]})  # type: ignore[index]
 
     def poll(self) -> int | None:
         return self.command.process.exitcode
-
-    @property
-    def returncode(self) -> int | None:
-        return self.poll()
-
-    def wait(self) -> int:
-        return self.command.wait()
 
     def send_signal(self, number: signal.Signals) -> None:
         self.command.send(number)
@@ -56,8 +50,8 @@ class Direct:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweep, "subprocess", types.SimpleNamespace(Popen=Direct, DEVNULL=subprocess.DEVNULL))
-    monkeypatch.setattr(sweep, "_SECONDS_BETWEEN_LOOKS", 0.02)
+    monkeypatch.setattr(launchers, "subprocess", types.SimpleNamespace(Popen=Direct, DEVNULL=subprocess.DEVNULL))
+    monkeypatch.setattr(jobs, "_SECONDS_BETWEEN_LOOKS", 0.02)
 
 
 @pytest.mark.usefixtures("quick")
@@ -99,13 +93,13 @@ def test_a_run_that_another_process_trains_is_waited_for(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So a sweep that comes after one that was killed finds its orphans at work, and takes what they finish."""
-    monkeypatch.setattr(sweep, "_SECONDS_BEFORE_RETRY", 0.1)
+    monkeypatch.setattr(jobs, "_SECONDS_BEFORE_RETRY", 0.1)
     experiment = tiny.experiment(steps=40)
     orphan = processes.train(experiment, tmp_path / "runs", data)
     orphan.until((tmp_path / "runs" / experiment.run_name / "experiment.json").exists)
-    jobs = [Job(options.Training(experiment, into=tmp_path / "runs", data=data))]
-    sweep.sweep(jobs, side_by_side=1)
-    assert jobs[0].state == "finished"
+    task = RunTask(options.Training(experiment, into=tmp_path / "runs", data=data))
+    sweep.sweep([task], Local())
+    assert task.state == "finished"
     assert orphan.wait() == 0, orphan.said
 
 
@@ -130,18 +124,40 @@ def test_a_sweep_passes_a_signal_on_and_continues_when_called_again(tmp_path: Pa
         assert not (path / ".lock").exists()
 
 
-def test_no_jobs_at_once_is_refused(tmp_path: Path, data: Path) -> None:
+def test_no_jobs_at_once_is_refused() -> None:
     with pytest.raises(UserError, match="--jobs is 0"):
-        sweep.sweep([Job(options.Training(tiny.experiment(), into=tmp_path, data=data))], side_by_side=0)
+        Local(jobs=0)
 
 
 def test_progress_is_read_from_the_metrics(tmp_path: Path, data: Path) -> None:
-    job = Job(options.Training(tiny.experiment(), into=tmp_path, data=data))
-    assert job.trained_steps == 0
+    task = RunTask(options.Training(tiny.experiment(), into=tmp_path, data=data))
+    assert task.progress == 0
     train(tiny.experiment(), tmp_path, data=data)
-    assert job.trained_steps == 12
-    longer = dataclasses.replace(job.training, experiment=tiny.experiment(steps=20))
-    assert [planned.state for planned in sweep.plan([job.training, longer])] == ["skipped", "waiting"]
+    assert task.progress == 12
+    longer = dataclasses.replace(task.training, experiment=tiny.experiment(steps=20))
+    assert [planned.state for planned in sweep.plan([task.training, longer])] == ["skipped", "waiting"]
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_run_that_cannot_be_written_fails_alone(tmp_path: Path, data: Path) -> None:
+    (tmp_path / "toy-layer_norm-1").write_text("a file where the run's folder would be")
+    trainings = [options.Training(tiny.experiment(norm), tmp_path, data) for norm in ("layer_norm", "batch_norm")]
+    tasks = sweep.plan(trainings)
+    sweep.sweep(tasks, Local())
+    assert [task.state for task in tasks] == ["failed", "finished"]
+    assert "toy-layer_norm-1" in tasks[0].reason
+    assert "cannot write" in tasks[0].reason
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_damaged_run_fails_alone_and_says_why(tmp_path: Path, data: Path) -> None:
+    trainings = [options.Training(tiny.experiment(norm), tmp_path, data) for norm in ("layer_norm", "batch_norm")]
+    train(trainings[0].experiment, tmp_path, data=data)
+    (trainings[0].path / "experiment.json").write_text("{}")
+    tasks = sweep.plan(trainings)
+    sweep.sweep(tasks, Local(jobs=2))
+    assert [task.state for task in tasks] == ["failed", "finished"]
+    assert "its seal does not match" in tasks[0].reason
 
 
 def test_plugins_go_to_the_processes(tmp_path: Path) -> None:

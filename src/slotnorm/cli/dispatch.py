@@ -89,7 +89,9 @@ def _overview(verbs: Verbs, prog: str) -> str:
     lines += ["", *entry("help VERB", f"what a verb takes; the same as {prog} VERB --help", _LEFT)]
     if prog == "slotnorm":
         lines += entry("--version", "which slotnorm this is", _LEFT)
-        lines += entry("--plugin FILE", "with every verb: run a Python file of yours first, for its classes", _LEFT)
+        lines += entry(
+            "--plugin FILE", "with every verb: run a Python file of yours first, for the classes it adds", _LEFT
+        )
     return "\n".join(lines)
 
 
@@ -100,7 +102,7 @@ def load_plugins(arguments: list[str]) -> None:
         if not given and at < len(arguments):
             path = arguments.pop(at)
         if not path:
-            raise UserError("--plugin needs a Python file, of a normalization or a metric, as in --plugin my_norm.py")
+            raise UserError("--plugin needs a Python file of yours, as in --plugin my_norm.py")
         from slotnorm.runtime.plugins import load_plugin
 
         load_plugin(Path(path))

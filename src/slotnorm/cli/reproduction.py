@@ -10,6 +10,7 @@ from slotnorm.config import Experiment
 from slotnorm.errors import UserError
 from slotnorm.report.contents import Report
 from slotnorm.report.writing import require_folder, write_report
+from slotnorm.studies.launchers import Local
 from slotnorm.studies.options import Training, chosen_norms, require_seeds
 from slotnorm.studies.run_evaluation import plan_evaluations
 from slotnorm.studies.sweep import plan as plan_training
@@ -84,10 +85,10 @@ def studies_of(name: str) -> list[experiments.Study]:
 def reproduce(asked: Reproduction) -> Report:
     """Train what is missing, score what is not scored, write the report to `out/report`; continues where it stopped."""
     asked.check()
-    jobs = plan_training(asked.trainings())
-    sweep(jobs, asked.jobs or os.cpu_count() or 1)
-    require_success(jobs)
-    paths = [job.path for job in jobs]
+    tasks = plan_training(asked.trainings())
+    sweep(tasks, Local(asked.jobs or os.cpu_count() or 1))
+    require_success(tasks)
+    paths = [task.path for task in tasks]
     transfer = experiments.transfers().get(asked.name)
     slots = asked.slots if asked.slots or transfer is None else [transfer.slots]
     dataset = None if transfer is None else transfer.test.name

@@ -9,6 +9,7 @@ from slotnorm.cli.parsing import describe, entry, parse, wants_help
 from slotnorm.cli.signatures import Option, of_dataclass, rebuilt
 from slotnorm.config import Experiment
 from slotnorm.errors import UserError
+from slotnorm.studies.launchers import RETRIES, Launcher, Local, describe_launchers, find_launcher, launchers
 from slotnorm.studies.options import Training, chosen_norms, require_seeds
 from slotnorm.training.experiment_file import read_experiment
 
@@ -23,24 +24,25 @@ _FILE = Option(
 
 @dataclasses.dataclass(frozen=True)
 class _SweepOptions:
-    """Which runs of an experiment are trained, and how many at once."""
+    """Which runs of an experiment are trained."""
 
     norms: tuple[str, ...]
     """Normalizations; `all` is every one that is registered"""
     seeds: tuple[int, ...]
     """Seeds, as 1 2 3 or 1:5"""
-    jobs: int = 1
-    """Single-threaded processes side by side"""
+    retries: int = RETRIES
+    """How often a run that its launcher lost, e.g. with a machine, is submitted again"""
     plan: bool = False
     """Only print what would be trained, and what is finished"""
 
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-    """The runs to train, and how many at once."""
+    """The runs to train, and where."""
 
     trainings: tuple[Training, ...]
-    jobs: int
+    launcher: Launcher
+    retries: int
     plan: bool = False
 
 
@@ -57,7 +59,9 @@ def parse_training(words: Sequence[str], prog: str) -> Training | None:
 
 def parse_sweep(words: Sequence[str], prog: str) -> Sweep | None:
     """`NAME [--norms ... --seeds ... --steps ...]` -> what to train; None when only help on the verb was wanted."""
-    chosen = _choose(words, prog)
+    on, words = _take_value(list(words), "--on", f"a launcher: {', '.join(launchers())}")
+    launcher = find_launcher(on or Local.name)()
+    chosen = _choose(words, prog, launcher)
     if chosen is None:
         return None
     default, several = Training(chosen.experiment), _default_runs(chosen.experiment)
@@ -66,15 +70,33 @@ def parse_sweep(words: Sequence[str], prog: str) -> Sweep | None:
             raise UserError(f"a sweep takes {option}s, with one or more values, instead of {option}")
     single = [option for option in _options(default) if option.key not in ("norm", "seed")]
     summary = f"Train {chosen.shown} with several normalizations and seeds: plan, skip what is finished, run."
-    given = parse([*of_dataclass(several), _FILE, *single], chosen.words, chosen.prog, summary)
-    template, several = rebuilt(default, given), rebuilt(several, given)
+    options = [*of_dataclass(several), *_launcher_options(launcher), _FILE, *single]
+    _require_distinct(options, launcher)
+    given = parse(options, chosen.words, chosen.prog, summary)
+    template, several, launcher = rebuilt(default, given), rebuilt(several, given), rebuilt(launcher, given)
     require_seeds(several.seeds)
     factors = [(norm, seed) for seed in several.seeds for norm in chosen_norms(several.norms)]
     trainings = [
         dataclasses.replace(template, experiment=dataclasses.replace(template.experiment, norm=norm, seed=seed))
         for norm, seed in factors
     ]
-    return Sweep(tuple(trainings), several.jobs, several.plan)
+    return Sweep(tuple(trainings), launcher, several.retries, several.plan)
+
+
+def _launcher_options(launcher: Launcher) -> list[Option]:
+    """`--on`, and what the launcher itself can be told."""
+    on = Option("on", str, f"Where it runs: {describe_launchers()}", launcher.name)
+    return [on, *of_dataclass(launcher)]
+
+
+def _require_distinct(options: Sequence[Option], launcher: Launcher) -> None:
+    """Refuse a launcher with a field that is called as another option is."""
+    for option in of_dataclass(launcher):
+        if sum(other.key == option.key for other in options) > 1:
+            raise UserError(
+                f"launcher {launcher.name} has the field {option.key}, but {option.name} is an option of every sweep; "
+                "rename the field"
+            )
 
 
 def _default_runs(experiment: Experiment) -> _SweepOptions:
@@ -99,32 +121,33 @@ class _Chosen:
     shown: str
 
 
-def _choose(words: Sequence[str], prog: str) -> _Chosen | None:
+def _choose(words: Sequence[str], prog: str, launcher: Launcher | None = None) -> _Chosen | None:
     """The experiment by `--experiment FILE` or by NAME, and the other words; None when there is neither but help."""
     names = [*experiments.studies(), *experiments.transfers()]
-    file, rest = _take_file(list(words))
+    file, rest = _take_value(list(words), "--experiment", "a file: a run's experiment.json, or a document like it")
     at = _position_of_name(rest, names)
     if file is not None:
         if at is not None:
             raise UserError(f"give an experiment by its name, {rest[at]}, or by --experiment {file}, not both")
-        return _Chosen(read_experiment(file), rest, f"{prog} --experiment {file}", str(file))
+        return _Chosen(read_experiment(Path(file)), rest, f"{prog} --experiment {file}", file)
     if at is None:
         if rest and not wants_help(rest):
             raise UserError(f"{prog} needs an experiment: its name, as in {prog} toy, or --experiment FILE")
-        print(_usage(prog))
+        print(_usage(prog, launcher))
         return None
     name = rest.pop(at)
     return _Chosen(experiments.study(name).experiment, rest, f"{prog} {name}", name)
 
 
-def _take_file(words: list[str]) -> tuple[Path | None, list[str]]:
+def _take_value(words: list[str], option: str, needed: str) -> tuple[str | None, list[str]]:
+    """The value of an option that decides what the other options are, and the other words; None if it is not given."""
     for at, word in enumerate(words):
         name, equals, value = word.partition("=")
-        if name == "--experiment":
+        if name == option:
             following = words[at + 1 : at + 2] if not equals else [value]
             if not following or not following[0] or following[0].startswith("--"):
-                raise UserError("--experiment needs a file: a run's experiment.json, or a document like it")
-            return Path(following[0]), words[:at] + words[at + (1 if equals else 2) :]
+                raise UserError(f"{option} needs {needed}")
+            return following[0], words[:at] + words[at + (1 if equals else 2) :]
     return None, words
 
 
@@ -139,13 +162,17 @@ def _position_of_name(words: list[str], names: Sequence[str]) -> int | None:
     return None
 
 
-def _usage(prog: str) -> str:
+def _usage(prog: str, launcher: Launcher | None) -> str:
     """Help without an experiment: which there are, and what can be said of each."""
     options = [_FILE, *_options(Training(experiments.study("toy").experiment))]
     common = [option for option in options if option.group in ("", "experiment") or option.short]
-    if prog.endswith("sweep"):
+    if launcher is not None:
         several = of_dataclass(_default_runs(experiments.study("toy").experiment))
-        common = [*several, *(option for option in common if option.key not in ("norm", "seed"))]
+        common = [
+            *several,
+            *_launcher_options(launcher),
+            *(option for option in common if option.key not in ("norm", "seed")),
+        ]
     return "\n".join([
         f"usage: {prog} EXPERIMENT [OPTIONS]",
         f"       {prog} --experiment FILE [OPTIONS]", "",

@@ -80,13 +80,13 @@ def sweep(arguments: list[str], prog: str) -> None:
         return
     from slotnorm.studies.sweep import describe_plan, plan, report, require_success, sweep
 
-    jobs = plan(asked.trainings)
+    tasks = plan(asked.trainings)
     if asked.plan:
-        print(describe_plan(jobs))
+        print(describe_plan(tasks))
         return
-    sweep(jobs, asked.jobs)
-    print(report(jobs))
-    require_success(jobs)
+    sweep(tasks, asked.launcher, asked.retries)
+    print(report(tasks))
+    require_success(tasks)
 
 
 def theory(run: Path | None = None, seed: int = 0) -> None:

@@ -29,6 +29,11 @@ class Training:
         """The run's folder."""
         return self.into / self.experiment.run_name
 
+    def absolute(self) -> "Training":
+        """The same from whatever folder it is started in."""
+        data = None if self.data is None else self.data.absolute()
+        return dataclasses.replace(self, into=self.into.absolute(), data=data)
+
 
 def words(training: Training, file: Path) -> list[str]:
     """The words after `slotnorm train` for a training whose experiment is in a file."""

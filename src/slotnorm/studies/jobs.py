@@ -1,0 +1,247 @@
+"""Tasks whose jobs a launcher runs, until each is done or has failed, whatever the launcher loses, repeats or delays.
+
+What a launcher says is a hint; what a task's folder holds decides. RUN/job.json keeps who was given the job.
+"""
+
+import dataclasses
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from slotnorm.errors import Locked, UserError
+from slotnorm.runtime.progress import Progress
+from slotnorm.runtime.ranks import RankLost
+from slotnorm.runtime.signals import Stop
+from slotnorm.storage.seals import read_sealed, write_sealed
+from slotnorm.storage.serialization import from_document, to_document
+from slotnorm.studies.launchers import RETRIES, Job, Launcher, State
+
+_JOB = "job.json"
+_LONGEST_LINE = 1 << 16  # bytes at the end of a log in which its last line is looked for
+_SECONDS_BETWEEN_LOOKS = 0.5
+_SECONDS_BEFORE_RETRY = 10.0  # a folder that another process writes is looked at again after this
+_SECONDS_OF_GRACE = 60.0  # after it was made, a launcher should say that the job has ended
+
+
+class Task:
+    """What one job makes in its folder, and what became of it."""
+
+    path: Path
+    """The folder."""
+    size: int
+    """Of the whole work, in units that the tasks of one command share."""
+
+    def __init__(self) -> None:
+        self.state: Literal["waiting", "running", "finished", "skipped", "failed"] = "waiting"
+        """skipped is what was finished already."""
+        self.reason = ""
+        """Why it failed."""
+
+    def prepare(self) -> Job:
+        """Write what the command reads; the job."""
+        raise TypeError(f"task {type(self).__name__} defines no prepare()")
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the folder holds all that the job was to make."""
+        raise TypeError(f"task {type(self).__name__} defines no is_done")
+
+    @property
+    def progress(self) -> int:
+        """How much of `size` the folder holds."""
+        raise TypeError(f"task {type(self).__name__} defines no progress")
+
+    def conclude(self) -> None:
+        """Remove what only the job needed."""
+
+
+def complete(tasks: Sequence[Task], launcher: Launcher, what: str, retries: int = RETRIES) -> None:
+    """Have the launcher run every waiting task until it is finished or has failed; their states tell the outcome.
+
+    `what` is counted by the bar. A signal ends this as the launcher says (`Launcher.leave`).
+    """
+    if retries < 0:
+        raise UserError(f"--retries is {retries}, but must not be negative")
+    tasks = [task for task in tasks if task.state == "waiting"]
+    desk = _Desk([_Entry(task, task.progress) for task in tasks], launcher, retries)
+    sentence = ""
+    with Stop() as stop, Progress(what, sum(task.size for task in tasks), desk.progress) as progress:
+        try:
+            desk.take_over()
+            while desk.open_entries and not stop.signal:
+                desk.submit()
+                time.sleep(_SECONDS_BETWEEN_LOOKS)
+                desk.look()
+                progress.advance(max(desk.progress - progress.done, 0), note=desk.counted)
+        except BaseException:
+            desk.leave(stop.signal or signal.SIGTERM)
+            raise
+        if stop.signal:
+            sentence = desk.leave(stop.signal)
+    if stop.signal and desk.open_entries:
+        error = UserError(f"stopped by {stop.signal.name}; {sentence}")
+        error.exit_code = 128 + stop.signal
+        raise error
+
+
+@dataclasses.dataclass
+class _Entry:
+    """A task that is not finished yet, and where its job is."""
+
+    task: Task
+    progress: int
+    ticket: str | None = None
+    """None while it is not submitted."""
+    state: State = "waiting"
+    attempts: int = 0
+    """How often it was submitted, not counting those that found the folder locked."""
+    not_before: float = 0.0
+    done_since: float | None = None
+
+
+class _Desk:
+    """Gives jobs to a launcher and takes back what became of them."""
+
+    def __init__(self, entries: Sequence[_Entry], launcher: Launcher, retries: int) -> None:
+        self.entries, self.launcher, self.retries = entries, launcher, retries
+
+    @property
+    def open_entries(self) -> list[_Entry]:
+        """Neither finished nor failed."""
+        return [entry for entry in self.entries if entry.task.state in ("waiting", "running")]
+
+    @property
+    def progress(self) -> int:
+        """How much of all work is done."""
+        return sum(entry.progress for entry in self.entries)
+
+    @property
+    def counted(self) -> str:
+        """How many run and wait, in words."""
+        running = sum(entry.state == "running" for entry in self.open_entries)
+        return f"{running} running, {len(self.open_entries) - running} waiting"
+
+    def take_over(self) -> None:
+        """Watch the jobs that another process has given to this launcher, if the launcher still knows them."""
+        known = [(entry, read_note(entry.task.path)) for entry in self.entries]
+        given = [(entry, note) for entry, note in known if note is not None and self._is_ours(note)]
+        states = self.launcher.watch([note.ticket for _, note in given]) if given else []
+        for (entry, note), state in zip(given, states, strict=True):
+            if state in ("waiting", "running"):
+                entry.ticket, entry.state, entry.attempts = note.ticket, state, note.attempts
+                entry.task.state = "running"
+
+    def submit(self) -> None:
+        """Submit what has no ticket and is due; what somebody else has finished meanwhile is taken instead."""
+        due = []
+        for entry in self.open_entries:
+            if entry.ticket is not None or entry.not_before > time.monotonic():
+                continue
+            if entry.not_before and entry.task.is_done:
+                self._finish(entry)
+                continue
+            try:
+                due.append((entry, entry.task.prepare()))
+            except UserError as error:  # one folder that cannot be written does not keep the others waiting
+                self._fail(entry, str(error))
+        tickets = self.launcher.submit([job for _, job in due]) if due else []
+        for (entry, _), ticket in zip(due, tickets, strict=True):
+            entry.ticket, entry.state, entry.attempts = ticket, "waiting", entry.attempts + 1
+            entry.task.state = "running"
+            self._note(entry, "submitted")
+
+    def look(self) -> None:
+        """Ask the launcher how the jobs stand, and conclude those that have ended."""
+        submitted = [(entry, entry.ticket) for entry in self.open_entries if entry.ticket is not None]
+        states = self.launcher.watch([ticket for _, ticket in submitted]) if submitted else []
+        for (entry, _), state in zip(submitted, states, strict=True):
+            entry.state, entry.progress = state, entry.task.progress
+            if state not in ("waiting", "running"):
+                self._conclude(entry, state)
+            elif self._is_overdue(entry):
+                self._finish(entry)
+
+    def leave(self, number: signal.Signals) -> str:
+        """What becomes of the jobs when this process ends, in words."""
+        tickets = [entry.ticket for entry in self.open_entries if entry.ticket is not None]
+        sentence = self.launcher.leave(tickets, number)
+        for entry in self.open_entries:
+            if entry.task.is_done:
+                self._finish(entry)
+        return sentence
+
+    def _conclude(self, entry: _Entry, state: State) -> None:
+        """Read what a job that ended has left."""
+        entry.ticket, entry.state = None, "waiting"
+        if state == Locked.exit_code:
+            entry.task.state, entry.not_before = "waiting", time.monotonic() + _SECONDS_BEFORE_RETRY
+            entry.attempts -= 1
+        elif entry.task.is_done:
+            self._finish(entry)
+        elif state not in (0, "lost", RankLost.exit_code):
+            self._fail(entry, f"exit code {state}: {_last_line(entry.task.path / 'log.txt')}")
+        elif entry.attempts > self.retries:
+            self._fail(entry, f"it was lost {entry.attempts} times by {self.launcher.name}")
+        else:
+            entry.task.state = "waiting"
+
+    def _is_overdue(self, entry: _Entry) -> bool:
+        """Whether all was made long ago, but the launcher still does not say that the job has ended."""
+        if entry.progress < entry.task.size or not entry.task.is_done:
+            return False
+        entry.done_since = entry.done_since or time.monotonic()
+        return time.monotonic() - entry.done_since > _SECONDS_OF_GRACE
+
+    def _finish(self, entry: _Entry) -> None:
+        entry.task.state = "finished"
+        entry.task.conclude()
+        (entry.task.path / _JOB).unlink(missing_ok=True)
+
+    def _fail(self, entry: _Entry, reason: str) -> None:
+        entry.task.state, entry.task.reason = "failed", reason
+        self._note(entry, "failed", reason)
+
+    def _note(self, entry: _Entry, state: Literal["submitted", "failed"], reason: str = "") -> None:
+        if entry.task.path.is_dir():  # else it could not even be made
+            note = JobNote(self.launcher.name, entry.ticket or "", entry.attempts, state, reason)
+            write_sealed(entry.task.path / _JOB, to_document(note))
+
+    def _is_ours(self, note: "JobNote") -> bool:
+        return note.on == self.launcher.name and note.state == "submitted"
+
+
+@dataclasses.dataclass(frozen=True)
+class JobNote:
+    """What job.json says of a folder's job."""
+
+    on: str
+    """The launcher's name."""
+    ticket: str
+    attempts: int
+    state: Literal["submitted", "failed"]
+    reason: str
+    """Why it failed."""
+
+
+def read_note(folder: Path) -> JobNote | None:
+    """What is noted of a folder's job.
+
+    None where no launcher was given one, or where the note is damaged: then it is submitted again, and no more is lost.
+    """
+    try:
+        return from_document(JobNote, read_sealed(folder / _JOB))
+    except UserError:
+        return None
+
+
+def _last_line(log: Path) -> str:
+    """The last line that a job said, for people."""
+    try:
+        with open(log, "rb") as file:
+            file.seek(max(log.stat().st_size - _LONGEST_LINE, 0))
+            lines = file.read().decode(errors="replace").strip().splitlines()
+    except OSError:
+        lines = []
+    return lines[-1] if lines else "no word"
