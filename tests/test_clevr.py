@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch.nn.functional import interpolate
 
+from left_out import needs
 from slotnorm.cli.verbs import main
 from slotnorm.data import Scenes, clevr
 from slotnorm.data.tfrecord import RecordError, records
@@ -248,6 +249,7 @@ def test_another_dataset_is_refused_by_what_differs(tmp_path, changes, sentence)
     assert not (tmp_path / "out" / "train" / "manifest.json").exists()
 
 
+@needs("tests/fixtures/movi_c")
 def test_a_movi_file_is_no_clevr_file(tmp_path):
     with pytest.raises(RecordError, match=r"record 0: has no 'image', it holds 'metadata/num_instances'"):
         clevr.convert(FIXTURES / "movi_c" / "movi_c-test.tfrecord-00000-of-00001", tmp_path)

@@ -43,7 +43,7 @@ def test_the_fast_convolution_can_be_differentiated_twice():
 def test_without_nnpack_the_usual_convolution_is_taken(monkeypatch):
     layer, images = convolution.Convolution(8, 8, 5), torch.randn(1, 8, 9, 9)
     fast = layer(images)
-    monkeypatch.setattr(convolution, "_nnpack_is_there", lambda: False)
+    monkeypatch.setattr(convolution, "nnpack_is_there", lambda: False)
     torch.testing.assert_close(layer(images), fast, rtol=1e-5, atol=1e-6)
     assert torch.equal(layer(images), torch.nn.functional.conv2d(images, layer.weight, layer.bias, padding=2))
 
@@ -90,7 +90,7 @@ def test_a_constant_map_is_spread_as_the_layer_does(kernel, stride, size):
 
 
 def test_channels_are_last_for_float32_on_a_cpu_unless_a_layer_goes_by_transforms(monkeypatch):
-    monkeypatch.setattr(convolution, "_nnpack_is_there", lambda: True)
+    monkeypatch.setattr(convolution, "nnpack_is_there", lambda: True)
     strided = torch.nn.Sequential(convolution.TransposedConvolution(8, 8, 5, 2), torch.nn.ReLU())
     transformed = torch.nn.Sequential(*strided, convolution.TransposedConvolution(8, 8, 5))
     images = torch.randn(2, 8, 4, 4)

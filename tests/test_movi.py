@@ -17,11 +17,14 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch.nn.functional import interpolate
 
+from left_out import needs
 from slotnorm.cli.verbs import main
 from slotnorm.data import Scenes, movi
 from slotnorm.data.tfrecord import Example, RecordError, records
 from slotnorm.errors import UserError
 from tfrecord_writer import example, integers_feature, strings_feature, write_records
+
+pytestmark = needs("tests/fixtures/movi_c")
 
 FIXTURES = Path(__file__).parent / "fixtures"
 FOLDER = FIXTURES / "movi_c"

@@ -5,10 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from left_out import needs
 from slotnorm import experiments
 from slotnorm.models import weights
 from slotnorm.normalization import normalizations
 from slotnorm.report.contents import Report
+
+pytestmark = [needs("results"), needs("docs/images")]
 
 ROOT = Path(__file__).parents[1]
 _SPEC = importlib.util.spec_from_file_location("make_results", ROOT / "docs" / "make_results.py")

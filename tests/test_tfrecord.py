@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from isal import isal_zlib
 
+from left_out import needs
 from slotnorm.data import tfrecord
 from slotnorm.data.tfrecord import Example, RecordError, records
 from slotnorm.errors import DamagedFile, UserError
@@ -33,6 +34,7 @@ from tfrecord_writer import (
 FIXTURES = Path(__file__).parent / "fixtures"
 CLEVR = FIXTURES / "clevr_with_masks_8.tfrecords"
 MOVI = FIXTURES / "movi_c" / "movi_c-test.tfrecord-00000-of-00001"
+SOURCES = [pytest.param(CLEVR, id="clevr"), pytest.param(MOVI, id="movi", marks=needs("tests/fixtures/movi_c"))]
 CONTENT = [np.random.default_rng(0).bytes(1500), b"", b"a", b"slots " * 100]
 
 
@@ -57,6 +59,7 @@ def test_records_are_read_back_whole(small_file):
 
 
 @pytest.mark.usefixtures("_library")
+@needs("tests/fixtures/movi_c")
 def test_files_written_by_tensorflow_are_read():
     assert [len(record) for record in records(CLEVR)] == [3226280] * 8
     assert len(list(records(MOVI))) == 2
@@ -115,13 +118,13 @@ def test_every_one_of_500_flipped_bytes_is_noticed(small_file, tmp_path):
     assert flip_bytes(small_file, tmp_path / "flipped", flips=500, seed=1) == 0
 
 
-@pytest.mark.parametrize("source", [CLEVR, MOVI], ids=["clevr", "movi"])
+@pytest.mark.parametrize("source", SOURCES)
 def test_flipped_bytes_in_tensorflow_files_are_noticed(source, tmp_path):
     assert flip_bytes(source, tmp_path / source.name, flips=30, seed=2) == 0
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("source", [CLEVR, MOVI], ids=["clevr", "movi"])
+@pytest.mark.parametrize("source", SOURCES)
 def test_500_flipped_bytes_in_tensorflow_files_are_noticed(source, tmp_path):
     assert flip_bytes(source, tmp_path / source.name, flips=500, seed=3) == 0
 

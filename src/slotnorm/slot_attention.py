@@ -12,7 +12,7 @@ place for all iterations.
 
 import math
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -118,6 +118,9 @@ class SlotAttention(nn.Module):
                     noise = torch.randn(tokens.shape[0], num_slots, self.dim, device=tokens.device, dtype=dtype)
                 slots = self.slots_mu + self.slots_log_sigma.exp() * noise.to(dtype)
             return self._iterate(tokens.to(dtype), slots.to(dtype), iterations, token_mask, trace)
+
+    if TYPE_CHECKING:
+        __call__ = forward  # that of nn.Module takes and returns Any
 
     def trace(self, tokens: Tensor, num_slots: int | None = None, **arguments: Any) -> list[Iteration]:
         """What each iteration did; arguments as for the call."""

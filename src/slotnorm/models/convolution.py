@@ -11,12 +11,13 @@ All this is for float32; other types, other devices and compiled graphs have the
 """
 
 import math
-from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv2d, conv_transpose2d, pad
+
+from slotnorm.runtime.torch_internals import nnpack_convolution, nnpack_is_there
 
 _FEWEST_CHANNELS = 8  # below, the transforms cost more than they save
 _LANES = 8  # numbers in a vector register: with fewer output channels some are idle
@@ -94,7 +95,7 @@ def _is_fast(images: Tensor, weight: Tensor) -> bool:
         and weight.dtype == torch.float32
         and weight.shape[2] == 5  # at 3x3 the gain is small and only found with many channels
         and min(weight.shape[:2]) >= _FEWEST_CHANNELS
-        and _nnpack_is_there()
+        and nnpack_is_there()
     )
 
 
@@ -105,12 +106,6 @@ def _can_be_fast(images: Tensor) -> bool:
         and not torch.is_autocast_enabled("cpu")
         and not torch.compiler.is_compiling()
     )
-
-
-@cache
-def _nnpack_is_there() -> bool:
-    # asking also initialises it: without, every convolution is refused
-    return hasattr(torch, "_nnpack_spatial_convolution") and torch.backends.nnpack.is_available()
 
 
 def _turn(weight: Tensor) -> Tensor:
@@ -136,7 +131,7 @@ class _Convolve(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, images: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(images, weight, bias)
-        return torch._nnpack_spatial_convolution(images, weight, bias, padding=weight.shape[2] // 2)
+        return nnpack_convolution(images, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
@@ -155,5 +150,5 @@ class _Convolve(torch.autograd.Function):
                 [False, needed[1], needed[2]],
             )  # fmt: skip
         if needed[0]:  # last: what the weights' gradient needed in between is free again
-            for_images = torch._nnpack_spatial_convolution(gradient, _turn(weight), None, padding=padding)
+            for_images = nnpack_convolution(gradient, _turn(weight), None)
         return for_images, for_weight, for_bias

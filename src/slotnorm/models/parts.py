@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -94,6 +94,9 @@ class SlotModel(nn.Module):
     def forward(self, inputs: Tensor, num_slots: int | None = None, **arguments: Any) -> Decomposition:
         """The decomposition of a batch; arguments as for `decompose`."""
         return self.decompose(self.encode(inputs), num_slots, **arguments)
+
+    if TYPE_CHECKING:
+        __call__ = forward  # that of nn.Module takes and returns Any
 
     def encode(self, inputs: Tensor) -> Tensor:
         """The tokens (B, N, channels) of a batch: all that does not depend on the slots."""

@@ -14,6 +14,7 @@ from slotnorm.models.building import build
 from slotnorm.runtime import randomness
 from slotnorm.runtime.ranks import Ranks, lost_rank_named
 from slotnorm.runtime.signals import WATCHED
+from slotnorm.runtime.torch_internals import divide_
 from slotnorm.training.optimizer import Adam
 from slotnorm.training.schedule import adam_epsilon, learning_rate
 
@@ -72,7 +73,7 @@ class Learner:
         extra = torch.stack([loss.detach(), *(loss.new_tensor(float(stop == number)) for number in WATCHED)])
         self.ranks.sum_([*gradients, extra])
         if self.ranks.world_size > 1:
-            torch._foreach_div_(gradients, self.ranks.world_size)
+            divide_(gradients, self.ranks.world_size)
         self.scaler.unscale_(self.optimizer)  # type: ignore[arg-type]  # after the exchange: all ranks see an overflow
         received = [number for number, count in zip(WATCHED, extra[1:].tolist(), strict=True) if count]
         return float(extra[0]) / self.ranks.world_size, next(iter(received), None)

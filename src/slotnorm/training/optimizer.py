@@ -4,7 +4,8 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor
-from torch.optim.adam import adam
+
+from slotnorm.runtime.torch_internals import adam_
 
 _BETAS = (0.9, 0.999)
 
@@ -28,19 +29,13 @@ class Adam:
     def step(self, learning_rate: float, epsilon: float) -> None:
         """Move every parameter that has a gradient."""
         moved = {name: parameter for name, parameter in self.parameters.items() if parameter.grad is not None}
-        adam(
+        adam_(
             list(moved.values()),
             [parameter.grad for parameter in moved.values() if parameter.grad is not None],
             [self.state[f"exp_avg/{name}"] for name in moved],
             [self.state[f"exp_avg_sq/{name}"] for name in moved],
-            [],
             [self.state[f"step/{name}"] for name in moved],
-            fused=all(parameter.device.type in ("cpu", "cuda") for parameter in moved.values()),
-            amsgrad=False,
-            beta1=_BETAS[0],
-            beta2=_BETAS[1],
-            lr=learning_rate,
-            weight_decay=0.0,
-            eps=epsilon,
-            maximize=False,
+            learning_rate,
+            epsilon,
+            _BETAS,
         )

@@ -1,0 +1,92 @@
+"""PyTorch's private names that slotnorm uses, each with what takes its place in a version that lacks it.
+
+Everything here is about speed: without a private name the results are the same up to rounding. Nothing outside this
+file names a private part of torch, and a test removes each name in turn.
+"""
+
+import importlib
+import math
+from collections.abc import Callable, Sequence
+from functools import cache
+
+import torch
+from torch import Tensor
+
+ADAM = importlib.import_module("torch.optim.adam")  # torch.optim deletes the attribute
+
+
+def own_backward_is_possible() -> bool:
+    """Whether the layer may use its own backward: nobody traces it, and this torch can tell its backward passes apart.
+
+    A compiler or a transform of torch.func sees plain operations only.
+    """
+    transforms_are_active = getattr(torch._C, "_are_functorch_transforms_active", None)
+    if transforms_are_active is None or not hasattr(torch._C, "_current_graph_task_id"):
+        return False
+    return not (torch.compiler.is_compiling() or transforms_are_active())
+
+
+def current_backward_pass() -> int:
+    """A number of the backward pass that is running, -1 outside; ask only where `own_backward_is_possible`."""
+    return torch._C._current_graph_task_id()
+
+
+def softmax_backward(gradient: Tensor, softmax: Tensor, dim: int) -> Tensor:
+    """The gradient of the logits, from that of a softmax over `dim` and the softmax itself."""
+    if hasattr(torch, "_softmax_backward_data"):
+        return torch._softmax_backward_data(gradient, softmax, dim, gradient.dtype)
+    return softmax * (gradient - (softmax * gradient).sum(dim, keepdim=True))
+
+
+@cache
+def nnpack_is_there() -> bool:
+    """Whether `nnpack_convolution` can be called; without it convolutions go the usual way."""
+    # asking also initialises it: without, every convolution is refused
+    return hasattr(torch, "_nnpack_spatial_convolution") and torch.backends.nnpack.is_available()
+
+
+def nnpack_convolution(images: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """A float32 convolution of stride 1 by NNPACK; zero padding keeps the size. Ask `nnpack_is_there` first."""
+    return torch._nnpack_spatial_convolution(images, weight, bias, padding=weight.shape[2] // 2)
+
+
+def divide_(tensors: Sequence[Tensor], divisor: float) -> None:
+    """Divide every tensor in place."""
+    if hasattr(torch, "_foreach_div_"):
+        torch._foreach_div_(list(tensors), divisor)
+        return
+    for tensor in tensors:
+        tensor.div_(divisor)
+
+
+def adam_(
+    parameters: list[Tensor],
+    gradients: list[Tensor],
+    means: list[Tensor],
+    squares: list[Tensor],
+    steps: list[Tensor],
+    learning_rate: float,
+    epsilon: float,
+    betas: tuple[float, float],
+) -> None:
+    """One step of Adam in place, as `torch.optim.Adam` takes it: the fused kernel where there is one.
+
+    `means` and `squares` are the running averages of the gradients and of their squares, `steps` scalars that count.
+    """
+    # the function below torch.optim.Adam: its module lists it, no page documents it
+    function: Callable[..., None] | None = getattr(ADAM, "adam", None)
+    if function is not None:
+        fused = all(parameter.device.type in ("cpu", "cuda") for parameter in parameters)
+        function(
+            parameters, gradients, means, squares, [], steps,
+            fused=fused, amsgrad=False, beta1=betas[0], beta2=betas[1], lr=learning_rate, weight_decay=0.0, eps=epsilon,
+            maximize=False,
+        )  # fmt: skip
+        return
+    for parameter, gradient, mean, square, step in zip(parameters, gradients, means, squares, steps, strict=True):
+        step += 1
+        mean.lerp_(gradient, 1.0 - betas[0])
+        square.mul_(betas[1]).addcmul_(gradient, gradient, value=1.0 - betas[1])
+        count = float(step)
+        scale = (square.sqrt() / math.sqrt(1.0 - betas[1] ** count)).add_(epsilon)
+        parameter.addcdiv_(mean, scale, value=-learning_rate / (1.0 - betas[0] ** count))

@@ -1,0 +1,74 @@
+"""Each private name of PyTorch that slotnorm uses is removed in turn: the results stay, up to rounding."""
+
+import pytest
+import torch
+
+from slotnorm.models import convolution
+from slotnorm.runtime import torch_internals
+from slotnorm.training.optimizer import Adam
+
+
+@pytest.fixture
+def nnpack_asked_anew():
+    torch_internals.nnpack_is_there.cache_clear()
+    yield
+    torch_internals.nnpack_is_there.cache_clear()
+
+
+def test_the_softmax_gradient_is_the_same_without_its_kernel(monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    gradient, logits = (torch.randn(2, 5, 7, generator=generator) for _ in range(2))
+    softmax = logits.requires_grad_().softmax(dim=1)
+    (expected,) = torch.autograd.grad(softmax, logits, gradient)
+    fast = torch_internals.softmax_backward(gradient, softmax.detach(), 1)
+    monkeypatch.delattr(torch, "_softmax_backward_data")
+    plain = torch_internals.softmax_backward(gradient, softmax.detach(), 1)
+    assert torch.equal(fast, expected)
+    torch.testing.assert_close(plain, expected)
+
+
+@pytest.mark.parametrize("name", ["_current_graph_task_id", "_are_functorch_transforms_active"])
+def test_without_these_names_the_layer_has_no_backward_of_its_own(monkeypatch, name):
+    assert torch_internals.own_backward_is_possible()
+    monkeypatch.delattr(torch._C, name)
+    assert not torch_internals.own_backward_is_possible()
+
+
+def test_a_transform_of_torch_func_sees_plain_operations():
+    told = []
+    torch.func.vmap(lambda number: told.append(torch_internals.own_backward_is_possible()) or number)(torch.ones(2))
+    assert told == [False]
+
+
+@pytest.mark.usefixtures("nnpack_asked_anew")
+def test_without_nnpacks_name_the_usual_convolution_is_taken(monkeypatch):
+    layer, images = convolution.Convolution(8, 8, 5), torch.randn(1, 8, 9, 9)
+    monkeypatch.delattr(torch, "_nnpack_spatial_convolution")
+    assert torch.equal(layer(images), torch.nn.functional.conv2d(images, layer.weight, layer.bias, padding=2))
+
+
+def test_tensors_are_divided_one_by_one_where_they_cannot_be_together(monkeypatch):
+    together, singly = [torch.arange(3.0), torch.ones(2, 2)], [torch.arange(3.0), torch.ones(2, 2)]
+    torch_internals.divide_(together, 3)
+    monkeypatch.delattr(torch, "_foreach_div_")
+    torch_internals.divide_(singly, 3)
+    assert all(map(torch.equal, together, singly))
+
+
+@pytest.mark.parametrize("removed", [False, True], ids=["with torch's function", "without it"])
+def test_adam_moves_as_torchs_own_does(monkeypatch, removed):
+    if removed:
+        monkeypatch.delattr(torch_internals.ADAM, "adam")
+    weight = torch.linspace(-1, 1, 6).requires_grad_()
+    optimizer = Adam({"weight": weight})
+    # by hand, in float64: Kingma and Ba's update
+    expected, mean, square = weight.detach().double(), torch.zeros(6).double(), torch.zeros(6).double()
+    for step in range(1, 6):
+        gradient = torch.sin(torch.arange(6.0) * step)
+        weight.grad = gradient.clone()
+        optimizer.step(0.01, 1e-8)
+        mean = 0.9 * mean + 0.1 * gradient.double()
+        square = 0.999 * square + 0.001 * gradient.double() ** 2
+        expected = expected - 0.01 * (mean / (1 - 0.9**step)) / ((square / (1 - 0.999**step)).sqrt() + 1e-8)
+        torch.testing.assert_close(weight.detach().double(), expected, rtol=1e-5, atol=1e-6)
+    assert float(optimizer.state["step/weight"]) == 5
