@@ -315,9 +315,9 @@ def test_a_runs_own_file_trains_it_again_and_continues_it(tmp_path: Path, capsys
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (lambda document: "[]", "is not a JSON object with named fields"),
-        (lambda document: "{", "is not JSON: "),
-        (lambda document: "[" * 100_000, "is not JSON: "),
+        (lambda document: "[]", "it is not a JSON object with named fields"),
+        (lambda document: "{", "is not valid JSON"),
+        (lambda document: "[" * 100_000, "is not valid JSON"),
         (lambda document: json.dumps(document | {"nrm": "x"}), "experiment has no field 'nrm'; did you mean 'norm'?"),
         (lambda document: json.dumps(document | {"slots": "5"}), "experiment.slots is '5', but it must be a int"),
         (lambda document: json.dumps({"name": "toy"}), "experiment lacks the field"),

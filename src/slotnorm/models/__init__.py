@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from slotnorm.models.building import build as build
     from slotnorm.models.feature_autoencoder import FeatureAutoencoder as FeatureAutoencoder
     from slotnorm.models.image_autoencoder import ImageAutoencoder as ImageAutoencoder
+    from slotnorm.models.importing import carry_over as carry_over
     from slotnorm.models.parts import Decomposition as Decomposition
     from slotnorm.models.parts import SlotModel as SlotModel
     from slotnorm.models.set_predictor import SetPredictor as SetPredictor
@@ -19,6 +20,7 @@ _HOME = {
     "ImageAutoencoder": "slotnorm.models.image_autoencoder",
     "FeatureAutoencoder": "slotnorm.models.feature_autoencoder",
     "SetPredictor": "slotnorm.models.set_predictor",
+    "carry_over": "slotnorm.models.importing",
     "matching_loss": "slotnorm.models.set_predictor",
 }
 

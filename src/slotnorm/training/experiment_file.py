@@ -7,11 +7,10 @@ from typing import Any
 from slotnorm.config import Experiment
 from slotnorm.errors import UserError
 from slotnorm.storage import files
-from slotnorm.storage.seals import read_sealed
+from slotnorm.storage.seals import RECORD, read_json, read_sealed
 from slotnorm.storage.serialization import from_document, to_document
 
 FORMAT = 1  # of a run's experiment.json
-_MOST_BYTES = 1 << 22  # an experiment is a few kilobytes; a larger file is not one and is not parsed
 
 
 def read_experiment(path: Path) -> Experiment:
@@ -22,9 +21,11 @@ def read_experiment(path: Path) -> Experiment:
         raise UserError(f"{path} is a folder, and an experiment is a file; {way_out}")
     if not path.is_file():
         raise UserError(f"there is no file {path}; an experiment is a run's experiment.json, or a document like it")
-    content = _parsed(path)
+    content = read_json(path, RECORD.most_bytes)
+    if not isinstance(content, dict):
+        raise UserError(f"{path} is not an experiment: it is not a JSON object with named fields")
     try:
-        if "sha256_of_this" in content:
+        if RECORD.key in content:
             return unpacked(read_sealed(path), path)
         return from_document(Experiment, content)
     except UserError as error:
@@ -43,16 +44,3 @@ def unpacked(content: dict[str, Any], path: Path) -> Experiment:
     if content.get("format") != FORMAT:
         raise UserError(f"{path} has format {content.get('format')}, this slotnorm reads {FORMAT}: install a newer one")
     return from_document(Experiment, content.get("experiment"))
-
-
-def _parsed(path: Path) -> dict[str, Any]:
-    """The JSON object in a file that people may have written."""
-    if (size := path.stat().st_size) > _MOST_BYTES:
-        raise UserError(f"{path} is {size} bytes long: not an experiment")
-    try:
-        content = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise UserError(f"{path} is not a JSON object with named fields")
-    return content
