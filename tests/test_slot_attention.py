@@ -320,14 +320,14 @@ def test_an_unknown_protocol_is_refused():
         SlotAttention(8, protocol="original")
 
 
-def test_the_two_files_need_torch_alone(tmp_path):
+def test_the_three_files_need_torch_alone(tmp_path):
     """Carried away into another project, they work there."""
-    from slotnorm import normalization, slot_attention
+    from slotnorm import initialization, normalization, slot_attention
 
     package = tmp_path / "slotnorm"
     package.mkdir()
     (package / "__init__.py").write_text("")
-    for module in (normalization, slot_attention):
+    for module in (normalization, initialization, slot_attention):
         shutil.copy(module.__file__, package)
     code = (
         f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"

@@ -9,6 +9,7 @@ from itself; a test reads this list and the imports, and docs/architecture.md is
 - `config`: what an experiment is
 - `experiments`: the paper's experiments and small ones of their kind, by name
 - `normalization`: how update codes are normalized, one class each: the page the paper is about
+- `initialization`: how slots start, one class each
 - `slot_attention`: tokens become slots; the layer itself
 - `metrics`: masks, reconstructions and predictions become scores; a metric is one class
 - `theory`: the layer beside mixtures on the sphere, and Propositions 1 and 2
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from slotnorm.evaluation.failed_runs import judge as judge
     from slotnorm.evaluation.rows import Rows as Rows
     from slotnorm.evaluation.scoring import score as score
+    from slotnorm.initialization import Initialization as Initialization
+    from slotnorm.initialization import initializations as initializations
     from slotnorm.metrics import adjusted_rand_index as adjusted_rand_index
     from slotnorm.metrics import average_precision as average_precision
     from slotnorm.metrics import foreground_ari as foreground_ari
@@ -58,6 +61,8 @@ _HOME = {
     "Aggregate": "slotnorm.normalization",
     "Normalization": "slotnorm.normalization",
     "normalizations": "slotnorm.normalization",
+    "Initialization": "slotnorm.initialization",
+    "initializations": "slotnorm.initialization",
     "adjusted_rand_index": "slotnorm.metrics",
     "average_precision": "slotnorm.metrics",
     "foreground_ari": "slotnorm.metrics",

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 
+from slotnorm.initialization import Initialization, make_initialization, refusal
 from slotnorm.normalization import Aggregate, Normalization, make_normalization
 
 
@@ -43,8 +44,13 @@ class SlotAttention(nn.Module):
         slots, attention = attend(tokens, num_slots=7)     # tokens (B, N, 64) -> (B, 7, 64), (B, 7, N)
 
     `dim` is the width D of slots, keys, queries and values; `dim_in` that of the tokens (None: the same); `hidden` that
-    of the residual MLP. `protocol` chooses the initial spread of the slots (docs/fidelity.md).
+    of the residual MLP. `initialization` is how slots start; `num_slots` is their number in training, which `learned`
+    ones need. `protocol` chooses the initial spread of the slots (docs/fidelity.md).
     """
+
+    slots_mu: nn.Parameter
+    slots_log_sigma: nn.Parameter
+    """(D,) each, where the initialization is gaussian."""
 
     def __init__(
         self,
@@ -54,6 +60,9 @@ class SlotAttention(nn.Module):
         hidden: int = 128,
         iterations: int = 3,
         protocol: str = "paper",
+        *,
+        initialization: str | Initialization = "gaussian",
+        num_slots: int | None = None,
     ) -> None:
         super().__init__()
         for name, number in (("dim", dim), ("dim_in", dim_in), ("hidden", hidden), ("iterations", iterations)):
@@ -68,15 +77,15 @@ class SlotAttention(nn.Module):
         self.value = nn.Linear(self.dim_in, dim, bias=False)
         self.gru = nn.GRUCell(dim, dim)
         self.mlp = nn.Sequential(nn.Linear(dim, hidden), nn.ReLU(), nn.Linear(hidden, dim))
-        self.slots_mu = nn.Parameter(torch.empty(dim))
-        self.slots_log_sigma = nn.Parameter(torch.empty(dim))
+        self.initialization = make_initialization(initialization, dim, num_slots)
+        for name, parameter in self.initialization.make_parameters().items():
+            self.register_parameter(name, parameter)
         self.normalization = make_normalization(normalization, dim)
         self.initialize(protocol)
 
     def initialize(self, protocol: str = "paper") -> None:
         """Draw the initial values: Glorot for the maps, an orthogonal recurrent kernel, biases zero."""
-        bounds = {"paper": math.sqrt(6 / (self.dim + 1)), "authors": math.sqrt(3 / self.dim)}
-        if protocol not in bounds:
+        if protocol not in ("paper", "authors"):
             raise ValueError(f"protocol is {protocol!r}; it must be 'paper' or 'authors'")
         for linear in (self.key, self.query, self.value, self.mlp[0], self.mlp[2]):
             nn.init.xavier_uniform_(linear.weight)  # type: ignore[arg-type]
@@ -84,8 +93,7 @@ class SlotAttention(nn.Module):
         nn.init.orthogonal_(self.gru.weight_hh)
         for bias in (self.gru.bias_ih, self.gru.bias_hh, self.mlp[0].bias, self.mlp[2].bias):
             nn.init.zeros_(bias)  # type: ignore[arg-type]
-        for parameter in (self.slots_mu, self.slots_log_sigma):
-            nn.init.uniform_(parameter, -bounds[protocol], bounds[protocol])
+        self.initialization.draw(self, protocol)
 
     def forward(
         self,
@@ -100,13 +108,14 @@ class SlotAttention(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Slots (B, K, D) and attention (B, K, N) of tokens (B, N, D_in).
 
-        The initial slots are `slots` (B, K, D) when given, else mu + exp(log_sigma) noise with standard normal `noise`
-        (B, K, D), drawn when it is not given. Tokens where `token_mask` (B, N) is False take no part. A list given as
-        `trace` receives an `Iteration` for each one. Computed in float32 at least, returned in the layer's own dtype.
+        The initial slots are `slots` (B, K, D) when given, else those of `initialization`, the Gaussian's being mu +
+        exp(log_sigma) noise with standard normal `noise` (B, K, D), drawn when it is not given. Tokens where
+        `token_mask` (B, N) is False take no part. A list given as `trace` receives an `Iteration` for each one.
+        Computed in float32 at least, returned in the layer's own dtype.
         """
         iterations = self.iterations if iterations is None else iterations
         num_slots = self._check(tokens, num_slots, iterations, noise, slots, token_mask)
-        dtype = self.slots_mu.dtype
+        dtype = self.query.weight.dtype
         if dtype in (torch.float16, torch.bfloat16):  # sums over many tokens leave the range of half precision
             wide = {name: parameter.float() for name, parameter in self.named_parameters()}
             given = {"iterations": iterations, "noise": noise, "slots": slots, "token_mask": token_mask, "trace": trace}
@@ -116,7 +125,7 @@ class SlotAttention(nn.Module):
             if slots is None:
                 if noise is None:
                     noise = torch.randn(tokens.shape[0], num_slots, self.dim, device=tokens.device, dtype=dtype)
-                slots = self.slots_mu + self.slots_log_sigma.exp() * noise.to(dtype)
+                slots = self.initialization.start(self, noise.to(dtype))
             return self._iterate(tokens.to(dtype), slots.to(dtype), iterations, token_mask, trace)
 
     if TYPE_CHECKING:
@@ -186,6 +195,8 @@ class SlotAttention(nn.Module):
             raise ValueError("the number of slots is missing; give num_slots, noise or slots")
         if num_slots < 1:
             raise ValueError(f"num_slots is {num_slots}; there must be at least one slot")
+        if slots is None and (sentence := refusal(self.initialization, num_slots)):
+            raise ValueError(sentence)
         if iterations < 1:
             raise ValueError(f"iterations is {iterations}; there must be at least one")
         if token_mask is not None:

@@ -154,5 +154,5 @@ def with_normalization(attend: SlotAttention, normalization: str | Normalization
     """A copy of the layer in evaluation mode with another normalization and the same other parameters."""
     layer = copy.deepcopy(attend)
     norm = make_normalization(copy.deepcopy(normalization), attend.dim)
-    layer.normalization = norm.to(device=attend.slots_mu.device, dtype=attend.slots_mu.dtype)
+    layer.normalization = norm.to(device=attend.key.weight.device, dtype=attend.key.weight.dtype)
     return layer.eval()
