@@ -100,3 +100,26 @@ def test_every_public_name_has_a_typed_reexport() -> None:
     source = Path(slotnorm.__file__).read_text(encoding="utf-8")
     typed = set(re.findall(r"^    from slotnorm(?:\.\S+)? import \w+ as (\w+)$", source, flags=re.MULTILINE))
     assert typed == set(slotnorm.__all__) - {"__version__"}
+
+
+def test_everything_imports_and_lists_work_without_docstrings() -> None:
+    """python -OO strips docstrings, and formulas, help and summaries are made of them."""
+    code = (
+        "import importlib, pkgutil, slotnorm\n"
+        "for module in pkgutil.walk_packages(slotnorm.__path__, 'slotnorm.'):\n"
+        "    if module.name != 'slotnorm.__main__':\n"
+        "        importlib.import_module(module.name)\n"
+        "assert slotnorm.SlotAttention.__doc__ is None\n"
+        "from slotnorm.cli import main\n"
+        "from slotnorm.report.prose import _thresholds\n"
+        "_thresholds()\n"
+        "for words in (['norms'], ['experiments'], ['--help'], ['segment', '--help'], ['data', '--help']):\n"
+        "    try:\n"
+        "        main(words)\n"
+        "    except SystemExit as ended:\n"
+        "        assert not ended.code, words\n"
+    )
+    done = subprocess.run([sys.executable, "-OO", "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for name in slotnorm.normalizations():
+        assert name in done.stdout

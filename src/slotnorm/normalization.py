@@ -9,6 +9,7 @@ A normalization is one class here. It needs torch alone.
 
 import difflib
 import inspect
+import sys
 import warnings
 from functools import cache
 from importlib.metadata import entry_points
@@ -69,7 +70,8 @@ class Normalization(nn.Module):
                 raise TypeError(
                     f"normalization {cls.__name__} has no {attribute!r}; each says name, label, where, keeps_mass"
                 )
-        if not (cls.__dict__.get("__doc__") or "").strip():
+        stripped = sys.flags.optimize >= 2  # python -OO: nobody has docstrings, and lists show no formulas
+        if not stripped and not (cls.__dict__.get("__doc__") or "").strip():
             raise TypeError(
                 f"normalization {cls.__name__} has no docstring; its first line is the formula shown in lists and docs"
             )
@@ -232,8 +234,8 @@ def make_normalization(normalization: str | Normalization, dim: int) -> Normaliz
 
 
 def formula(normalization: type[Normalization]) -> str:
-    """The first line of its docstring."""
-    return inspect.getdoc(normalization).splitlines()[0]  # type: ignore[union-attr]
+    """The first line of its docstring; empty under python -OO, which strips it."""
+    return inspect.cleandoc(normalization.__doc__ or "").partition("\n")[0]
 
 
 def batch_statistics(sums: Tensor) -> tuple[Tensor, Tensor]:

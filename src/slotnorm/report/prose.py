@@ -188,7 +188,7 @@ def _claims_in_short(outcomes: Sequence[Outcome]) -> str:
 
 
 def _thresholds() -> str:
-    text = (vocabulary.__doc__ or "").split("\n\n", 1)[1]
+    text = (vocabulary.__doc__ or "").partition("\n\n")[2]
     for name in ("NOTICEABLE_L2", "NOTICEABLE", "LARGE", "ONE_BACKGROUND"):
         text = text.replace(name, str(getattr(vocabulary, name)))
     return text.strip()
