@@ -137,10 +137,10 @@ def test_splits_follow_the_order_of_the_file(tmp_path):
     ]
 
 
-def test_scenes_after_the_last_split_are_not_used_and_that_is_said(tmp_path, capsys):
+def test_scenes_after_the_last_split_are_not_used_and_that_is_said(tmp_path, caplog):
     scenes = clevr.convert(FILE, tmp_path, splits=(2, 0, 1))
     assert {name: len(part) for name, part in scenes.items()} == {"train": 2, "test": 1}
-    assert "goes on after these scenes" in capsys.readouterr().err
+    assert "goes on after these scenes" in caplog.text
 
 
 def test_the_test_sets_are_written_as_manifests(tmp_path):

@@ -98,11 +98,11 @@ def get(server, folder, name="clevr", splits=("test",)):
     return download(name, splits, folder, mirror=server.url)
 
 
-def test_a_file_arrives_whole_and_one_line_says_what_and_how_much(server, tmp_path, capsys):
+def test_a_file_arrives_whole_and_one_line_says_what_and_how_much(server, tmp_path, caplog):
     assert get(server, tmp_path / "out") == tmp_path / "out"
     assert (tmp_path / "out" / CLEVR_FILE).read_bytes() == DATA
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [CLEVR_FILE]
-    first = capsys.readouterr().err.splitlines()[0]
+    first = caplog.messages[0]
     assert first == f"{CLEVR_FILE}: 0.00 GB from {server.url}/{FOLDERS['clevr']} to {tmp_path / 'out'}"
 
 
@@ -290,12 +290,12 @@ def movi_content(server, lengths=("1", "1"), **extra):
 
 
 @pytest.mark.parametrize("extra", [{}, {"numBytes": "599999"}])
-def test_movi_shards_are_those_of_the_published_description(server, tmp_path, extra, capsys):
+def test_movi_shards_are_those_of_the_published_description(server, tmp_path, extra, caplog):
     shards = movi_content(server, **extra)
     get(server, tmp_path, "movi-c", ("val",))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["dataset_info.json", *shards]
     assert (tmp_path / shards[1]).read_bytes() == DATA[1:]
-    assert "2 files of movi-c: 0.00 GB" in capsys.readouterr().err
+    assert "2 files of movi-c: 0.00 GB" in caplog.text
 
 
 def test_a_missing_shard_is_named(server, tmp_path):

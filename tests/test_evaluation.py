@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -312,8 +313,48 @@ def test_what_cannot_be_scored_is_refused_in_one_sentence(scenes: Scenes, monkey
     assert len(sn.score(model, scenes[:1], slots=28, source="masks")) == 6
 
 
-def test_memory_that_is_free_is_found() -> None:
-    assert 1 << 20 < decomposer._free_bytes(torch.device("cpu")) < 1 << 50
+class Files:
+    """Stands for `Path`: the kernel's files, as given."""
+
+    def __init__(self, contents: dict[str, str]) -> None:
+        self.contents = contents
+
+    def __call__(self, name: str) -> "Files":
+        return Files({"": self.contents[name]}) if name in self.contents else Files({})
+
+    def read_text(self) -> str:
+        if not self.contents:
+            raise FileNotFoundError
+        return self.contents[""]
+
+
+PHYSICAL = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+AVAILABLE = {"/proc/meminfo": "MemTotal: 99 kB\nMemAvailable:     2000 kB\nBuffers: 7 kB\n"}
+USED = {"/sys/fs/cgroup/memory.stat": "anon 400000\nfile 99999999\n"}
+
+
+@pytest.mark.parametrize(
+    ("contents", "free"),
+    [
+        ({}, PHYSICAL),  # another system: all that is built in
+        (AVAILABLE, 2000 * 1024),
+        ({**AVAILABLE, **USED, "/sys/fs/cgroup/memory.max": "max\n"}, 2000 * 1024),
+        ({**AVAILABLE, **USED, "/sys/fs/cgroup/memory.max": "1000000\n"}, 600_000),  # what files take can be had
+        ({**AVAILABLE, **USED, "/sys/fs/cgroup/memory.max": "300000\n"}, 0),
+    ],
+)
+def test_memory_that_is_free_is_the_least_of_what_the_kernel_and_the_container_leave(
+    contents: dict[str, str], free: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decomposer, "Path", Files(contents))
+    assert decomposer._free_bytes(torch.device("cpu")) == free
+
+
+@pytest.mark.skipif(not Path("/proc/meminfo").exists(), reason="only Linux tells")
+def test_memory_in_use_is_not_free() -> None:
+    before = decomposer._free_bytes(torch.device("cpu"))
+    block = np.ones(1 << 28, np.uint8)  # touched, so really taken
+    assert decomposer._free_bytes(torch.device("cpu")) < max(before, block.nbytes) < PHYSICAL
 
 
 def test_a_reconstruction_that_is_not_finite_is_refused(scenes: Scenes) -> None:

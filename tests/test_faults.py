@@ -165,13 +165,13 @@ def hang_in_step(step: int) -> None:
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.999])
 def test_a_truncated_newest_checkpoint_is_named_and_passed_over(
-    tmp_path: Path, data: Path, unbroken: Run, share: float, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, data: Path, unbroken: Run, share: float, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = copy(unbroken, tmp_path)
     path = run.checkpoints / "step-12.safetensors"
     os.truncate(path, int(share * path.stat().st_size))
     again = train(run.experiment, tmp_path, data=data)
-    assert "damaged checkpoint" in (said := capfd.readouterr().err)
+    assert "damaged checkpoint" in (said := caplog.text)
     assert str(path) in said
     assert "going on from step 8" in said
     assert_same(again, unbroken)
@@ -259,14 +259,14 @@ def test_a_pickle_named_as_a_checkpoint_runs_nothing(tmp_path: Path, unbroken: R
 
 
 def test_damaged_metrics_are_named_and_the_weights_go_on(
-    tmp_path: Path, data: Path, unbroken: Run, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, data: Path, unbroken: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = copy(unbroken, tmp_path)
     metrics = run.path / "metrics.jsonl"
     metrics.write_bytes(metrics.read_bytes().replace(b"loss", b"lost", 1))
     longer = dataclasses.replace(run.experiment, recipe=dataclasses.replace(run.experiment.recipe, steps=14))
     assert train(longer, tmp_path, data=data).step == 14
-    assert f"{metrics} is damaged before step 12" in capfd.readouterr().err
+    assert f"{metrics} is damaged before step 12" in caplog.text
 
 
 def test_metrics_are_cut_back_to_the_checkpoint(tmp_path: Path, data: Path, unbroken: Run) -> None:

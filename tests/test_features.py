@@ -252,10 +252,10 @@ def test_a_missing_timm_says_how_to_install_it(monkeypatch):
         import_timm()
 
 
-def test_a_set_of_features_is_built_once_with_labels_counts_and_properties(small_set, weights, tmp_path, capsys):
+def test_a_set_of_features_is_built_once_with_labels_counts_and_properties(small_set, weights, tmp_path, caplog):
     backbone = timm_backbone(VIT, weights)
     made = features.compute(small_set, backbone, tmp_path / "out", batch_size=4)
-    assert "features of 10 scenes, 100 x 64 float16 each: 0.00 GB in" in capsys.readouterr().err
+    assert "features of 10 scenes, 100 x 64 float16 each: 0.00 GB in" in caplog.text
     expected = backbone(torch.from_numpy(small_set.images[:]))
     assert made.features.dtype == np.float16
     np.testing.assert_allclose(made.features[:], expected.numpy(), atol=2e-3, rtol=2e-3)

@@ -73,8 +73,12 @@ def test_theory_imports_the_layer_only():
 
 
 def test_every_public_name_is_there():
-    for name in slotnorm.__all__:
-        assert getattr(slotnorm, name) is not None
+    for name, home in slotnorm._HOME.items():
+        assert getattr(slotnorm, name).__name__ == name
+        assert getattr(slotnorm, name).__module__.startswith(home), "in that module, or in one of its room"
+    for name in slotnorm._MODULES:
+        assert getattr(slotnorm, name) is importlib.import_module(f"slotnorm.{name}")
+    assert set(slotnorm.__all__) == {"__version__", *slotnorm._HOME, *slotnorm._MODULES} == set(dir(slotnorm))
     promised = (
         "SlotAttention Aggregate Normalization normalizations adjusted_rand_index average_precision "
         "load experiment train score data models theory"

@@ -235,14 +235,14 @@ def test_rows_outlive_damaged_checkpoints(runs: Path, crowd: Scenes) -> None:
 
 
 def test_pictures_that_cannot_be_kept_are_shown_all_the_same(
-    runs: Path, crowd: Scenes, capsys: pytest.CaptureFixture[str]
+    runs: Path, crowd: Scenes, caplog: pytest.LogCaptureFixture
 ) -> None:
     for folder in runs.iterdir():
         (folder / "examples").write_text("a file where the folder should be")
     illustration, notes = Inspector(data=crowd.directory).illustrate(read([runs]).sections[0])
     assert illustration is not None
     assert notes == []
-    assert "it is shown all the same" in capsys.readouterr().err
+    assert "it is shown all the same" in caplog.text
 
 
 def test_no_finished_run_is_refused_in_one_sentence(runs: Path) -> None:

@@ -183,18 +183,18 @@ def test_average_precision_survives_an_interruption(
 
 @pytest.mark.parametrize("damage", [lambda content: content[:-9], lambda content: b"", lambda content: content[9:]])
 def test_damaged_rows_are_named_and_made_again(
-    run: Run, data: Path, whole: Rows, damage: Callable[[bytes], bytes], capsys: pytest.CaptureFixture[str]
+    run: Run, data: Path, whole: Rows, damage: Callable[[bytes], bytes], caplog: pytest.LogCaptureFixture
 ) -> None:
     evaluate(run, data)
     path = run.path / "rows" / "mine-04.npz"
     path.write_bytes(damage(path.read_bytes()))
     assert evaluate(run, data).equals(whole)
-    assert f"{path} is not what was written" in capsys.readouterr().err
+    assert f"{path} is not what was written" in caplog.text
     assert Rows.load(path).equals(whole.where(slots=4))
 
 
 def test_a_damaged_part_of_an_interrupted_evaluation_is_made_again(
-    run: Run, data: Path, whole: Rows, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run: Run, data: Path, whole: Rows, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(Rows, "save", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
@@ -204,46 +204,46 @@ def test_a_damaged_part_of_an_interrupted_evaluation_is_made_again(
     parts = sorted(folder.iterdir())
     parts[1].write_bytes(parts[1].read_bytes()[:-1] + b"x")
     assert evaluate(run, data).equals(whole)
-    assert "making it again" in capsys.readouterr().err
+    assert "making it again" in caplog.text
 
 
 def test_rows_of_other_weights_are_removed_and_made_anew(
-    run: Run, data: Path, capsys: pytest.CaptureFixture[str]
+    run: Run, data: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = evaluate(run, data, 3, 3)
     evaluate(run, data, 4, 4)
     train(tiny.experiment(steps=16), run.path.parent, data=data)
     after = evaluate(Run.open(run.path), data, 3, 3)
-    assert "has rows of other weights" in capsys.readouterr().err
+    assert "has rows of other weights" in caplog.text
     assert names(run) == ["binding.json", "mine-03.npz"]
     assert after.header["weights"] != before.header["weights"]
     assert read_judgement(run.path)["weights"] == after.header["weights"]
 
 
 def test_fewer_scenes_do_not_replace_more_and_more_do_replace_fewer(
-    run: Run, data: Path, whole: Rows, capsys: pytest.CaptureFixture[str]
+    run: Run, data: Path, whole: Rows, caplog: pytest.LogCaptureFixture
 ) -> None:
     few = evaluate(run, data, 3, 3, scenes=10)
     assert len(set(few["image"].tolist())) == 10
     assert evaluate(run, data, 3, 3).equals(whole.where(slots=3))
-    capsys.readouterr()
+    caplog.clear()
     assert evaluate(run, data, 3, 3, scenes=10).equals(whole.where(slots=3))
-    assert "has 40 scenes, with the 10 asked for: kept" in capsys.readouterr().err
+    assert "has 40 scenes, with the 10 asked for: kept" in caplog.text
 
 
 def test_rows_that_were_made_otherwise_are_made_anew(
-    run: Run, data: Path, whole: Rows, capsys: pytest.CaptureFixture[str]
+    run: Run, data: Path, whole: Rows, caplog: pytest.LogCaptureFixture
 ) -> None:
     evaluate(run, data, 3, 3)
     path = run.path / "rows" / "mine-03.npz"
     rows = Rows.load(path)
     rows.save(path, {**rows.header, "protocol": "authors", "identity": "other"})
     assert evaluate(run, data, 3, 3).equals(whole.where(slots=3))
-    assert "was made otherwise (protocol, iterations or scenes); making it anew" in capsys.readouterr().err
+    assert "was made otherwise (protocol, iterations or scenes); making it anew" in caplog.text
 
 
 def test_runs_that_are_still_training_are_left_out_unless_asked_for(
-    tmp_path: Path, run: Run, data: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, run: Run, data: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     unfinished = tmp_path / "more" / run.name
     shutil.copytree(run.path, unfinished)
@@ -253,7 +253,7 @@ def test_runs_that_are_still_training_are_left_out_unless_asked_for(
     arguments: dict[str, Any] = {"scenes": 8, "data": data, "slots": [3]}
     jobs = plan_evaluations([run.path, unfinished], "mine", **arguments)
     assert [job.run.path for job in jobs] == [run.path]
-    said = capsys.readouterr().err
+    said = caplog.text
     assert f"{unfinished} is still training, at step 12 of 400, and left out; --unfinished" in said
     with pytest.raises(
         UserError, match="none of the 1 runs is finished; train them to the end, or evaluate .* --unfin"
@@ -387,7 +387,7 @@ def test_the_model_is_built_once_for_all_sets_of_a_run(run: Run, data: Path, mon
 
 
 def test_rows_with_another_metric_are_kept_and_rows_without_it_are_made_anew(
-    run: Run, data: Path, whole: Rows, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run: Run, data: Path, whole: Rows, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     evaluate(run, data, 3, 3)
 
@@ -403,7 +403,7 @@ def test_rows_with_another_metric_are_kept_and_rows_without_it_are_made_anew(
 
     try:
         rows = evaluate(run, data, 3, 3)
-        assert "mine-03.npz has no occupied_slots; making it anew" in capsys.readouterr().err
+        assert "mine-03.npz has no occupied_slots; making it anew" in caplog.text
         assert rows.where(metric="occupied_slots").unique("source") == ["masks", "attention"]
         assert set(rows.where(metric="occupied_slots")["value"].tolist()) <= {1.0, 2.0, 3.0}
         assert rows.where(metric=whole.unique("metric")).equals(whole.where(slots=3))

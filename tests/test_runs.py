@@ -80,11 +80,11 @@ def test_another_recipe_is_refused_by_the_field(run: Run, data: Path, changes: d
     assert Run.open(run.path).experiment == run.experiment
 
 
-def test_steps_may_grow_and_a_cosine_says_so(run: Run, data: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_steps_may_grow_and_a_cosine_says_so(run: Run, data: Path, caplog: pytest.LogCaptureFixture) -> None:
     longer = train(tiny.experiment(steps=14), run.path.parent, data=data)
     assert longer.step == 14
     assert Run.open(run.path).experiment.recipe.steps == 14
-    assert "the cosine schedule now ends at step 14 instead of 12" in capfd.readouterr().err
+    assert "the cosine schedule now ends at step 14 instead of 12" in caplog.text
 
 
 def test_other_data_is_refused(run: Run, tmp_path: Path) -> None:
@@ -96,31 +96,31 @@ def test_other_data_is_refused(run: Run, tmp_path: Path) -> None:
         train(tiny.experiment(steps=14), run.path.parent, data=others.directory)
 
 
-def test_another_environment_is_said(run: Run, data: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_another_environment_is_said(run: Run, data: Path, caplog: pytest.LogCaptureFixture) -> None:
     for step in (8, 12):
         record = read_sealed(run.checkpoints / f"step-{step}.json")
         write_sealed(run.checkpoints / f"step-{step}.json", {**record, "threads": 64})
     train(tiny.experiment(steps=13), run.path.parent, data=data)
-    assert f"note: threads was 64 and is {torch.get_num_threads()}" in capfd.readouterr().err
+    assert f"note: threads was 64 and is {torch.get_num_threads()}" in caplog.text
 
 
-def test_a_damaged_line_of_metrics_is_named_and_left_out(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_line_of_metrics_is_named_and_left_out(run: Run, caplog: pytest.LogCaptureFixture) -> None:
     path = run.path / "metrics.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join([lines[0], b"{half\n", *lines[2:]]) + b'{"step": 14, "lo')
     assert run.validation()["l2@4"] > 0
     for _ in range(2):
         assert len(run.metrics()) == len(lines) - 1
-    assert capfd.readouterr().err.count("metrics.jsonl is damaged in line 2") == 1  # once, however often it is read
+    assert caplog.text.count("metrics.jsonl is damaged in line 2") == 1  # once, however often it is read
 
 
-def test_a_run_goes_on_whatever_its_metrics_say(run: Run, data: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_run_goes_on_whatever_its_metrics_say(run: Run, data: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = run.path / "metrics.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join([*lines[:-1], b"\x00" + lines[-1][1:]]))
     train(tiny.experiment(steps=14), run.path.parent, data=data)
     assert run.step == 14
-    assert f"is damaged in line {len(lines)}" in capfd.readouterr().err
+    assert f"is damaged in line {len(lines)}" in caplog.text
     assert run.logged_step == 14
 
 

@@ -1,4 +1,5 @@
 import dataclasses
+import json
 import os
 import signal
 import subprocess
@@ -10,9 +11,9 @@ import pytest
 
 import processes
 import tiny
+from slotnorm import normalization
 from slotnorm.cli import verbs
 from slotnorm.errors import UserError
-from slotnorm.runtime.plugins import load_plugin, loaded_plugins
 from slotnorm.studies import jobs, launchers, options, sweep
 from slotnorm.studies.launchers import Local
 from slotnorm.studies.sweep import RunTask
@@ -160,10 +161,31 @@ def test_a_damaged_run_fails_alone_and_says_why(tmp_path: Path, data: Path) -> N
     assert "its seal does not match" in tasks[0].reason
 
 
-def test_plugins_go_to_the_processes(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("")
-    load_plugin(tmp_path / "mine.py")
+PLUGIN = '''
+from slotnorm import Normalization
+
+
+class Doubled(Normalization):
+    """u_k = 2 ũ_k / N"""
+
+    name, label, where, keeps_mass = "doubled", "Doubled", "mine", True
+
+    def forward(self, aggregate, carry=None):
+        return 2 * aggregate.sums / aggregate.num_tokens, None
+'''
+
+
+@pytest.mark.usefixtures("quick")
+def test_plugins_reach_the_processes_of_a_sweep(tmp_path: Path, data: Path) -> None:
+    """A process that did not get the plugin would refuse its normalization."""
+    (tmp_path / "my norm.py").write_text(PLUGIN)
     try:
-        assert tmp_path / "mine.py" in loaded_plugins()
+        command = arguments(tmp_path / "runs", data, "--norms", "doubled", "--seeds", "1")
+        verbs.main([*command, "--plugin", str(tmp_path / "my norm.py")])
     finally:
-        del sys.modules["slotnorm_plugin_mine"]
+        normalization._registry.pop("doubled", None)
+        sys.modules.pop("slotnorm_plugin_my norm", None)
+    document = json.loads((tmp_path / "runs" / "toy-doubled-1" / "experiment.json").read_text())
+    assert document["experiment"]["norm"] == "doubled"
+    assert (tmp_path / "runs" / "toy-doubled-1" / "checkpoints" / "step-12.json").exists()
+    assert "doubled" not in normalization.normalizations()

@@ -25,6 +25,7 @@ from slotnorm.normalization import normalizations
 from slotnorm.report.pictures import save_picture, slot_colors, soft_segmentation
 from slotnorm.runtime import randomness
 from slotnorm.runtime.ranks import Ranks
+from slotnorm.training.experiment_file import write_experiment
 from slotnorm.training.experiment_scenes import training_scenes, validation_scenes
 from slotnorm.training.learner import Learner
 from slotnorm.training.loop import train
@@ -276,16 +277,17 @@ def test_property_targets_by_protocol() -> None:
 
 
 def test_an_autoencoder_with_as_many_objects_as_slots_is_warned_of(
-    tmp_path: Path, scenes: Scenes, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, scenes: Scenes, caplog: pytest.LogCaptureFixture
 ) -> None:
     crowded = tiny.build_scenes(tmp_path / "crowded", crowded=True)
     train(tiny.experiment(steps=1), tmp_path, data=crowded.directory)
     assert "WARNING: 56 of 56 training scenes have 4 or more objects (up to 8), but there are only 4 slots" in (
-        capfd.readouterr().err
+        caplog.text
     )
+    caplog.clear()
     train(tiny.experiment(steps=1, model=tiny.PROPERTIES, flip=False), tmp_path / "sets", data=crowded.directory)
     train(tiny.experiment(steps=1), tmp_path / "few", data=scenes.directory)
-    assert "WARNING" not in capfd.readouterr().err
+    assert "WARNING" not in caplog.text
 
 
 def test_validation_scenes_are_left_out_of_training_when_there_is_no_split_for_them(scenes: Scenes) -> None:
@@ -385,9 +387,8 @@ def test_data_that_is_not_there_is_one_sentence_with_the_command_that_makes_it(
 def test_the_command_line_trains_draws_and_says_where(
     tmp_path: Path, scenes: Scenes, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from slotnorm.studies.options import Training, words
-
-    arguments = words(Training(tiny.experiment(), into=tmp_path, data=scenes.directory))
+    write_experiment(tmp_path / "asked.json", tiny.experiment())
+    arguments = ["--experiment", str(tmp_path / "asked.json"), "--into", str(tmp_path), "--data", str(scenes.directory)]
     verbs.main(["train", *arguments])
     said = capsys.readouterr().out
     assert said.startswith(f"{tmp_path / 'toy-weighted_sum-1'}: step 12 of 12  f_ari@4")

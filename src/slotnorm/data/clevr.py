@@ -6,8 +6,8 @@ first. Codes of properties are the file's own; their names, as the pictures show
 
 import itertools
 import json
+import logging
 import shutil
-import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -25,6 +25,8 @@ from slotnorm.data.tfrecord import Example, RecordError, records
 from slotnorm.errors import UserError, nearest
 from slotnorm.runtime.progress import Progress
 from slotnorm.storage import files
+
+_log = logging.getLogger(__name__)
 
 Crop = Literal["centre", "slot-attention-2020"]
 
@@ -194,7 +196,7 @@ class _Stream:
     def check_end(self) -> None:
         """Read on after the last scene: there the file's own checksum is checked, or more scenes come."""
         if self._scenes is not None and next(self._scenes, None) is not None:
-            print(f"{self._source} goes on after these scenes; the rest is not used", file=sys.stderr)
+            _log.info(f"{self._source} goes on after these scenes; the rest is not used")
 
     def _numbered(self, start: int) -> Iterator[tuple[str, bytes]]:
         for number, record in enumerate(records(self._source, start), start):

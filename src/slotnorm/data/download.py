@@ -8,9 +8,9 @@ import base64
 import contextlib
 import http.client
 import json
+import logging
 import os
 import re
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -28,6 +28,8 @@ from slotnorm.data.movi import MAX_DESCRIPTION, PUBLISHED_SPLITS, shard_lengths
 from slotnorm.errors import DamagedFile, UserError, nearest
 from slotnorm.runtime.progress import Progress
 from slotnorm.storage import files
+
+_log = logging.getLogger(__name__)
 
 _BUCKETS = "https://storage.googleapis.com/"
 # name -> folder in the buckets; MOVi's shards are listed by the dataset_info.json beside them
@@ -86,7 +88,7 @@ def download(
         present = sum(_present_bytes(folder / file) for file in wanted)
         what = wanted[0] if len(wanted) == 1 else f"{len(wanted)} files of {name}"
         there = f" ({present / 1e9:.2f} GB are there)" if present else ""
-        print(f"{what}: {total / 1e9:.2f} GB{there} from {base} to {folder}", file=sys.stderr, flush=True)
+        _log.info(f"{what}: {total / 1e9:.2f} GB{there} from {base} to {folder}")
         check_space(folder, total - present)
         with Progress("MB", total // _MEGABYTE, done=present // _MEGABYTE) as progress:
             for file in wanted:

@@ -5,7 +5,7 @@ are the source's. Features are float32 until they are stored.
 """
 
 import hashlib
-import sys
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ from slotnorm.data.resize import resize
 from slotnorm.data.scenes import Scenes
 from slotnorm.errors import UserError
 from slotnorm.runtime.progress import Progress
+
+_log = logging.getLogger(__name__)
 
 SUFFIX = "-features"  # NAME-features is the set of features of the set NAME
 
@@ -42,7 +44,7 @@ def compute(
     directory = default_folder(scenes) if out is None else Path(out)
     device = _usable(device)
     fields = _fields(scenes, backbone)
-    print(f"{estimate(len(scenes), fields)} in {directory}", file=sys.stderr, flush=True)
+    _log.info(f"{estimate(len(scenes), fields)} in {directory}")
     provenance = described(_source(scenes), backbone)
     protocol, names = scenes.manifest["protocol"], scenes.manifest["properties"]
     with Builder(directory, fields, len(scenes), provenance, protocol, names) as builder:

@@ -1,6 +1,6 @@
 """Sets that are the beginning of one endless sequence of scenes: a folder for each length that was asked for."""
 
-import sys
+import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +8,8 @@ from pathlib import Path
 from slotnorm.data.manifest import MANIFEST
 from slotnorm.data.scenes import Scenes
 from slotnorm.errors import Locked
+
+_log = logging.getLogger(__name__)
 
 Build = Callable[[Path, Scenes | None], Scenes]
 """Makes the set in a folder; finished scenes, if there are any, are its beginning."""
@@ -32,6 +34,6 @@ def kept(folder: Path, num: int, build: Build) -> Scenes:
             return build(folder / str(num), start)
         except Locked as error:
             if not waiting:
-                print(f"waiting: {error}", file=sys.stderr, flush=True)
+                _log.info(f"waiting: {error}")
             waiting = True
             time.sleep(_SECONDS_BETWEEN_LOOKS)

@@ -4,7 +4,7 @@
 they are made, if the run's weights (its newest checkpoint, or an exported file in its folder) and the scenes are there.
 """
 
-import sys
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,8 @@ from slotnorm.report.sections import Section
 from slotnorm.storage.fingerprints import fingerprint
 from slotnorm.training.experiment_scenes import evaluation_scenes
 from slotnorm.training.loading import load
+
+_log = logging.getLogger(__name__)
 
 EXAMPLES, DIAGNOSIS = "examples", "diagnosis"
 _PICTURED = 12
@@ -136,7 +138,7 @@ class Inspector:
         try:
             save(path)
         except UserError as error:
-            print(f"note: {error}; it is shown all the same, and made again next time", file=sys.stderr)
+            _log.warning(f"note: {error}; it is shown all the same, and made again next time")
         return made
 
     def _model(self, run: RunScores) -> SlotModel:

@@ -8,7 +8,7 @@ import gzip
 import hashlib
 import io
 import json
-import sys
+import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,8 @@ from slotnorm.runtime.progress import Progress
 from slotnorm.storage import files
 from slotnorm.storage.seals import read_sealed, write_sealed
 
+_log = logging.getLogger(__name__)
+
 MANIFEST = "report.json"
 _PICTURED_SCENES = 3  # of the paper's visual tables
 _PICTURED_SLOTS = 6
@@ -48,7 +50,7 @@ def write_report(
     require_folder(Path(out))  # before models run for long
     material = read(paths)
     for one in material.left_out:
-        print(f"left out: {one.path}: {one.reason}", file=sys.stderr)
+        _log.warning(f"left out: {one.path}: {one.reason}")
     inspector = Inspector(models, data)
     with Progress("sections", len(material.sections)) as progress:
 

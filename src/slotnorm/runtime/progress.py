@@ -1,8 +1,14 @@
-"""Progress on stderr: a bar with rate and time left on a terminal, plain lines elsewhere."""
+"""Progress: a bar with rate and time left on a terminal, plain lines through `logging` elsewhere.
 
+`logging.getLogger("slotnorm").setLevel(logging.WARNING)` silences both.
+"""
+
+import logging
 import sys
 import time
 from types import TracebackType
+
+_log = logging.getLogger(__name__)
 
 _SECONDS_BETWEEN_LINES = 10.0  # a log file should stay readable
 
@@ -19,7 +25,7 @@ class Progress:
         self._at_start = self._said = done
         self._started = self._spoken = time.monotonic()
         self._bar = None
-        if sys.stderr.isatty():
+        if sys.stderr.isatty() and not _silenced():
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
             from rich.progress import Progress as Bar
@@ -73,7 +79,17 @@ class Progress:
         self._spoken, self._said = time.monotonic(), self.done
         left = _clock((self.total - self.done) / self.rate) if self.rate else "unknown time"
         line = f"{self.what} {self.done}/{self.total}  {self._rate_in_words()}  {left} left"
-        print(f"{line}  {self._note}".rstrip(), file=sys.stderr, flush=True)
+        _log.info(f"{line}  {self._note}".rstrip())
+
+
+def _silenced() -> bool:
+    """Whether the caller wants less than notes of slotnorm, or of a room of it, whatever other loggers are set to."""
+    logger: logging.Logger | None = _log
+    while logger is not None and logger is not logging.root:
+        if logger.disabled or logger.level != logging.NOTSET:
+            return logger.disabled or logger.level > logging.INFO
+        logger = logger.parent
+    return False
 
 
 def _clock(seconds: float) -> str:

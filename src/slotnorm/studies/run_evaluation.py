@@ -5,9 +5,9 @@ RUN/rows/.unfinished: a killed one goes on from there. Finished rows are sealed 
 """
 
 import dataclasses
+import logging
 import math
 import shutil
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,8 @@ from slotnorm.storage import files
 from slotnorm.storage.seals import read_sealed, write_sealed
 from slotnorm.training.experiment_scenes import evaluation_scenes, require_features_of
 from slotnorm.training.runs import Run, find
+
+_log = logging.getLogger(__name__)
 
 _SCENES = 1280  # the protocol's number, where a study does not say its own
 _JUDGEMENT = "binding.json"  # beside the rows
@@ -93,18 +95,20 @@ class RunEvaluation:
         try:
             rows = Rows.load(path)
         except DamagedFile as damage:
-            _say(f"note: {damage}: making it now")
+            _log.warning(f"note: {damage}: making it now")
             return None
         if any(rows.header.get(name) != value for name, value in self.evaluation.identity.items() if name != "metrics"):
-            _say(f"note: {path} was made otherwise (protocol, iterations or scenes); making it anew")
+            _log.info(f"note: {path} was made otherwise (protocol, iterations or scenes); making it anew")
             return None
         if lacking := set(self.evaluation.metrics).difference(rows.unique("metric")):
-            _say(f"note: {path} has no {', '.join(sorted(lacking))}; making it anew")
+            _log.info(f"note: {path} has no {', '.join(sorted(lacking))}; making it anew")
             return None
         if rows.header["images"] == header["images"]:
             return rows
         if set(self.scenes.index.tolist()) <= set(rows["image"].tolist()):
-            _say(f"note: {path} has {rows.header['num_scenes']} scenes, with the {len(self.scenes)} asked for: kept")
+            _log.info(
+                f"note: {path} has {rows.header['num_scenes']} scenes, with the {len(self.scenes)} asked for: kept"
+            )
             return rows
         return None
 
@@ -146,7 +150,7 @@ class RunEvaluation:
             except DamagedFile:
                 continue  # named when its set is evaluated or reported
             if old != header["weights"]:
-                _say(f"note: {path} has rows of other weights ({old[:12]}) and is removed")
+                _log.info(f"note: {path} has rows of other weights ({old[:12]}) and is removed")
                 path.unlink()
 
     def _judge(self, header: dict[str, Any]) -> None:
@@ -158,7 +162,7 @@ class RunEvaluation:
         if known is not None and current and (known["dataset"] == own or self.test.name != own):
             return
         if len(self.scenes) < 2:
-            _say(f"note: one scene is too few to judge {self.run.name} by the failed-run rule")
+            _log.info(f"note: one scene is too few to judge {self.run.name} by the failed-run rule")
             return
         judgement = failed_runs.judge(self.evaluation.model, self.scenes)
         document = {
@@ -248,7 +252,7 @@ def read_judgement(path: Path) -> dict[str, Any] | None:
     try:
         return read_sealed(file)
     except DamagedFile as damage:
-        _say(f"note: {damage}: judging again")
+        _log.warning(f"note: {damage}: judging again")
         return None
 
 
@@ -268,7 +272,7 @@ def _load_parts(folder: Path) -> Iterator[Scores]:
         try:
             yield Scores.load(path)
         except DamagedFile as damage:
-            _say(f"note: {damage}: making it again")
+            _log.warning(f"note: {damage}: making it again")
             path.unlink()
 
 
@@ -280,7 +284,7 @@ def _finished_runs(runs: Sequence[Run], unfinished: bool) -> list[Run]:
             continue
         state = f"still training, at step {run.step} of {run.experiment.recipe.steps}"
         way_out = "" if unfinished or not run.step else "; --unfinished evaluates its newest checkpoint"
-        _say(f"note: {run.path} is {state}, and left out{way_out}")
+        _log.info(f"note: {run.path} is {state}, and left out{way_out}")
     if not kept:
         raise UserError(
             f"none of the {len(runs)} runs is finished; train them to the end"
@@ -331,7 +335,3 @@ def _open_scenes(
 
 def _span(numbers: Sequence[int]) -> str:
     return str(numbers[0]) if len(numbers) == 1 else f"{min(numbers)} to {max(numbers)}"
-
-
-def _say(sentence: str) -> None:
-    print(sentence, file=sys.stderr, flush=True)

@@ -1,7 +1,7 @@
 """Checkpoints that are whole or not there: weights, optimizer state, and a sealed record that is the commit."""
 
+import logging
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ from slotnorm.errors import DamagedFile, NoUsableCheckpoint, UserError
 from slotnorm.models.weights import Weights, pack, read_tensors, require_finite, unpack
 from slotnorm.storage import files
 from slotnorm.storage.seals import read_sealed, write_sealed
+
+_log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"step-(\d+)\.(safetensors|optimizer\.safetensors|json)")
 
@@ -81,7 +83,7 @@ def newest(folder: Path, identity: str | None = None) -> dict[str, Any] | None:
                 "move that checkpoint away, or train into another folder with --into"
             )
         for reason in reasons:
-            print(f"warning: passing over a damaged checkpoint: {reason}; going on from step {step}", file=sys.stderr)
+            _log.warning(f"warning: passing over a damaged checkpoint: {reason}; going on from step {step}")
         return record
     if reasons:
         raise NoUsableCheckpoint(

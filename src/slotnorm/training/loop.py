@@ -2,9 +2,9 @@
 
 import contextlib
 import dataclasses
+import logging
 import platform
 import signal
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -31,6 +31,8 @@ from slotnorm.training import checkpoints, runs
 from slotnorm.training.experiment_scenes import training_scenes, validation_scenes
 from slotnorm.training.learner import Learner, Step
 from slotnorm.training.runs import Metrics, Run
+
+_log = logging.getLogger(__name__)
 
 _PICTURED = 6  # scenes in a picture
 
@@ -86,7 +88,7 @@ def train(
             stack.callback(_remove_if_empty, path)
             lock = stack.enter_context(files.Lock(path))
             if lock.left_by:
-                _say(f"note: {path} was left by {lock.left_by}, which has died; taking over")
+                _log.info(f"note: {path} was left by {lock.left_by}, which has died; taking over")
         else:
             ranks.wait_for_first()
         scenes, run = _open(path, experiment, data)
@@ -218,12 +220,14 @@ class Trainer:
 
     def _note_changes(self, record: dict[str, Any]) -> None:
         """Say what differs from the environment that saved: the numbers may then differ in the last bits."""
-        _say(f"resuming {self.run.path} at step {record['step']} of {self.recipe.steps}")
+        _log.info(f"resuming {self.run.path} at step {record['step']} of {self.recipe.steps}")
         for name, now in _environment(self.ranks).items():
             if record[name] != now:
-                _say(f"note: {name} was {record[name]} and is {now}: the weights need not equal an unbroken run's bits")
+                _log.warning(
+                    f"note: {name} was {record[name]} and is {now}: the weights need not equal an unbroken run's bits"
+                )
         if record["steps"] != self.recipe.steps and self.recipe.cosine_to is not None:
-            _say(f"note: the cosine schedule now ends at step {self.recipe.steps} instead of {record['steps']}")
+            _log.info(f"note: the cosine schedule now ends at step {self.recipe.steps} instead of {record['steps']}")
 
 
 def _environment(ranks: Ranks) -> dict[str, Any]:
@@ -267,12 +271,8 @@ def _warn_of_too_few_slots(scenes: Scenes, model: SlotModel, slots: int) -> None
     """Who reconstructs needs a slot for the background; who predicts properties does not."""
     crowded = int((scenes.counts >= slots).sum())
     if crowded and model.predicts == "reconstruction":
-        _say(
+        _log.warning(
             f"WARNING: {crowded} of {len(scenes)} training scenes have {slots} or more objects (up to "
             f"{int(scenes.counts.max())}), but there are only {slots} slots, and the background needs one too: use "
             "more --slots or fewer --max-objects"
         )
-
-
-def _say(sentence: str) -> None:
-    print(sentence, file=sys.stderr, flush=True)

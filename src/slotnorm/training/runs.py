@@ -3,9 +3,9 @@
 import functools
 import hashlib
 import json
+import logging
 import os
 import shlex
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ from slotnorm.runtime.source import source_commit
 from slotnorm.storage.seals import read_sealed, write_sealed
 from slotnorm.storage.serialization import differences, to_document
 from slotnorm.training import checkpoints, experiment_file
+
+_log = logging.getLogger(__name__)
 
 _DEPTH = 4  # folders below a given one that are searched for runs
 
@@ -237,7 +239,7 @@ class Metrics:
 @functools.cache
 def _warn(sentence: str) -> None:
     """Once: a sweep reads the metrics of its runs again and again."""
-    print(f"warning: {sentence}", file=sys.stderr)
+    _log.warning(f"warning: {sentence}")
 
 
 def _card(run: Run, exported: weights.Weights) -> str:
