@@ -20,7 +20,7 @@ from slotnorm.training.experiment_file import write_experiment
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
-    ["slotnorm.training.loop", "slotnorm.report.pictures", "slotnorm.studies.sweep", "processes"]
+    ["slotnorm.training.loop", "slotnorm.training.pictures", "slotnorm.studies.sweep", "processes"]
 )
 
 

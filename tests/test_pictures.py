@@ -15,8 +15,9 @@ from slotnorm.evaluation.decomposer import Decomposer, evaluating
 from slotnorm.evaluation.examples import LARGEST_SIDE, Examples, make_examples
 from slotnorm.evaluation.label_maps import as_maps
 from slotnorm.models import build
-from slotnorm.report.coloring import match_colors, palette
-from slotnorm.report.pictures import Illustration, illustrate, slots_table, soft_segmentation, visual_table
+from slotnorm.report.coloring import match_colors
+from slotnorm.report.pictures import Illustration, illustrate, slots_table, visual_table
+from slotnorm.training.pictures import palette, soft_segmentation
 
 SIDE = 12
 

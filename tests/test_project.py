@@ -98,7 +98,7 @@ def test_the_version_is_said_once():
 LIGHT = [
     "slotnorm", "slotnorm.cli.verbs", "slotnorm.config", "slotnorm.experiments", "slotnorm.data",
     "slotnorm.data.scenes", "slotnorm.data.generator", "slotnorm.data.tfrecord", "slotnorm.data.clevr",
-    "slotnorm.data.movi",
+    "slotnorm.data.movi", "slotnorm.studies.launchers", "slotnorm.training.observers",
 ]  # fmt: skip
 
 
@@ -150,7 +150,8 @@ DISTRIBUTION = {"PIL": "pillow", "google_crc32c": "google-crc32c"}
 def test_everything_imported_is_declared():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    declared = {re.split(r"[<>=\[ ]", line)[0] for line in [*project["dependencies"], *extras["vit"], *extras["fast"]]}
+    optional = [line for name in ("vit", "fast", "tensorboard", "wandb") for line in extras[name]]
+    declared = {re.split(r"[<>=\[ ]", line)[0] for line in [*project["dependencies"], *optional]}
     used = {name.split(".")[0] for path in modules() for name in imports_of(path)}
     third = {name for name in used if name not in sys.stdlib_module_names and name != "slotnorm"}
     assert {DISTRIBUTION.get(name, name) for name in third} <= declared

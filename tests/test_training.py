@@ -22,7 +22,6 @@ from slotnorm.metrics import adjusted_rand_index
 from slotnorm.models.building import build
 from slotnorm.models.set_predictor import property_targets
 from slotnorm.normalization import normalizations
-from slotnorm.report.pictures import save_picture, slot_colors, soft_segmentation
 from slotnorm.runtime import randomness
 from slotnorm.runtime.ranks import Ranks
 from slotnorm.training.experiment_file import write_experiment
@@ -30,6 +29,7 @@ from slotnorm.training.experiment_scenes import training_scenes, validation_scen
 from slotnorm.training.learner import Learner
 from slotnorm.training.loop import train
 from slotnorm.training.optimizer import Adam
+from slotnorm.training.pictures import Picture, slot_colors, soft_segmentation
 from slotnorm.training.runs import Run
 
 ALONE = Ranks(0, 1, torch.device("cpu"))
@@ -400,15 +400,11 @@ def test_the_command_line_trains_draws_and_says_where(
     assert capsys.readouterr().out == said
 
 
-def test_a_picture_shows_image_reconstruction_and_soft_masks(tmp_path: Path) -> None:
-    from slotnorm.training.loop import Picture
-
+def test_a_picture_shows_image_reconstruction_and_soft_masks() -> None:
     images = np.full((1, 96, 96, 3), 200, np.uint8)
     masks = np.zeros((1, 2, 96, 96), np.float32)
     masks[:, 0, :48], masks[:, 1, 48:] = 1, 1
-    save_picture(tmp_path / "p.png", Picture(images, masks, np.zeros((1, 3, 96, 96), np.float32)))
-    with Image.open(tmp_path / "p.png") as picture:
-        pixels = np.asarray(picture)
+    pixels = np.asarray(Picture(images, masks, np.zeros((1, 3, 96, 96), np.float32)).sheet())
     colors = np.rint(slot_colors(2) * 255)
     assert pixels[50, 50].tolist() == [200] * 3
     assert pixels[50, 150].tolist() == [128] * 3

@@ -12,6 +12,7 @@ from slotnorm.errors import UserError
 from slotnorm.studies.launchers import RETRIES, Launcher, Local, describe_launchers, find_launcher, launchers
 from slotnorm.studies.options import Training, chosen_norms, require_seeds
 from slotnorm.training.experiment_file import read_experiment
+from slotnorm.training.observers import describe_observers, require_observers
 
 # typed often, so without the name of the dataclass
 SHORT = {"recipe.steps": "--steps", "recipe.batch_size": "--batch-size", "recipe.learning_rate": "--lr"}
@@ -75,6 +76,7 @@ def parse_sweep(words: Sequence[str], prog: str) -> Sweep | None:
     given = parse(options, chosen.words, chosen.prog, summary)
     template, several, launcher = rebuilt(default, given), rebuilt(several, given), rebuilt(launcher, given)
     require_seeds(several.seeds)
+    require_observers(template.log)
     factors = [(norm, seed) for seed in several.seeds for norm in chosen_norms(several.norms)]
     trainings = [
         dataclasses.replace(template, experiment=dataclasses.replace(template.experiment, norm=norm, seed=seed))
@@ -108,7 +110,11 @@ def _default_runs(experiment: Experiment) -> _SweepOptions:
 
 
 def _options(training: Training) -> list[Option]:
-    return [dataclasses.replace(option, short=SHORT.get(option.key)) for option in of_dataclass(training)]
+    """Every field of a training; help says who may be told of it."""
+    options = {option.key: option for option in of_dataclass(training)}
+    log = options["log"]
+    options["log"] = dataclasses.replace(log, help=f"{log.help}: {describe_observers()}")
+    return [dataclasses.replace(option, short=SHORT.get(option.key)) for option in options.values()]
 
 
 @dataclasses.dataclass(frozen=True)

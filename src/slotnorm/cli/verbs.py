@@ -60,14 +60,13 @@ def train(arguments: list[str], prog: str) -> None:
     asked = parse_training(arguments, prog)
     if asked is None:
         return
-    from slotnorm.report.pictures import save_picture
     from slotnorm.runtime import allocator
     from slotnorm.training.loop import train
 
     allocator.keep_freed_memory()
     run = train(
-        asked.experiment, asked.into, data=asked.data, workers=asked.workers, draw=save_picture,
-        validate_slots=asked.validate_slots,
+        asked.experiment, asked.into, data=asked.data, workers=asked.workers,
+        observers=("pictures", *asked.log), validate_slots=asked.validate_slots,
     )  # fmt: skip
     print(run.summary())
 

@@ -5,10 +5,8 @@ masks, else to the segments of the first run at its training K. Overlap with the
 before counts too, so that slots that cover nothing in particular keep their colours when a slider moves.
 """
 
-import colorsys
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,20 +14,10 @@ from scipy.optimize import linear_sum_assignment
 
 from slotnorm.evaluation.examples import Examples
 
-_BACKGROUND = (0.24, 0.24, 0.26)
-_GOLDEN = 0.61803398875
 _FOR_THE_SAME_AS_BEFORE = 0.5  # of the weight of covering the same as the reference
 
 Colors = Mapping[int, NDArray[np.int64]]
 """K -> (n, K): the colour number of every slot of every scene; 0 is the background's where it is known."""
-
-
-def palette(numbers: NDArray[Any]) -> NDArray[np.float64]:
-    """Colours (..., 3) in [0, 1] of colour numbers (...): 0 is the background's grey, then hues by the golden ratio."""
-    hues = [(0.02 + _GOLDEN * number) % 1 for number in range(int(numbers.max()) + 1)]
-    colors = [colorsys.hsv_to_rgb(hue, (0.8, 0.6)[i % 2], (0.95, 0.7, 0.85)[i % 3]) for i, hue in enumerate(hues)]
-    chosen: NDArray[np.float64] = np.array([_BACKGROUND, *colors[1:]])[numbers]
-    return chosen
 
 
 def match_colors(

@@ -27,12 +27,12 @@ from slotnorm.data.resize import method_of, resize
 from slotnorm.errors import UserError
 from slotnorm.evaluation.label_maps import as_maps, scaled_labels
 from slotnorm.models import SlotModel
-from slotnorm.report.coloring import palette
 from slotnorm.report.safe_names import file_name
 from slotnorm.runtime import randomness
 from slotnorm.runtime.progress import Progress
 from slotnorm.storage import files
 from slotnorm.storage.fingerprints import fingerprint
+from slotnorm.training.pictures import palette
 
 ENDINGS = (".png", ".jpg", ".jpeg")
 MOST_SLOTS = 256  # a label map has 8 bits

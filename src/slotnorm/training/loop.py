@@ -1,18 +1,16 @@
 """The loop: step, log, validate, save; it starts or resumes, and loses no step when it is stopped."""
 
 import contextlib
-import dataclasses
 import logging
 import platform
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from slotnorm import __version__
 from slotnorm.config import Experiment
@@ -30,22 +28,14 @@ from slotnorm.storage import files
 from slotnorm.training import checkpoints, runs
 from slotnorm.training.experiment_scenes import training_scenes, validation_scenes
 from slotnorm.training.learner import Learner, Step
-from slotnorm.training.runs import Metrics, Run
+from slotnorm.training.metrics_file import MetricsFile
+from slotnorm.training.observers import Observer, Observers, make_observers
+from slotnorm.training.pictures import Picture
+from slotnorm.training.runs import Run
 
 _log = logging.getLogger(__name__)
 
 _PICTURED = 6  # scenes in a picture
-
-Draw = Callable[[Path, "Picture"], None]
-
-
-@dataclasses.dataclass(frozen=True)
-class Picture:
-    """What is drawn of a model in training: a few validation scenes as it sees them."""
-
-    images: NDArray[np.uint8] | None  # (n, H, W, 3)
-    masks: NDArray[np.float32]  # (n, K, h, w), or (n, K, N) over tokens
-    reconstruction: NDArray[np.float32] | None  # (n, 3, H, W) in [-1, 1]
 
 
 class Interrupted(UserError):
@@ -62,16 +52,16 @@ def train(
     *,
     data: str | Path | None = None,
     workers: int = 0,
-    draw: Draw | None = None,
+    observers: Sequence[str | Observer] = (),
     validate_slots: Sequence[int] | None = None,
 ) -> Run:
     """Train an experiment in `into/NAME-NORM-SEED`, from the start or its newest whole checkpoint; returns the run.
 
     `data` is a folder of the built set's splits, or of one set, when it is not in the cache; `workers` read batches
-    ahead; `draw` is called with a path and a `Picture` after each validation. `validate_slots` are the K that are
-    validated; None is the training K and three times it (a search that must not see other K gives its own). Under
-    torchrun every process calls this and the first one writes. SIGINT, SIGTERM and SIGHUP save at the step in progress
-    and raise `Interrupted`.
+    ahead; `observers`, by name or as instances, are told how it goes (training/observers.py). `validate_slots` are the
+    K that are validated; None is the training K and three times it (a search that must not see other K gives its own).
+    Under torchrun every process calls this and the first one writes. SIGINT, SIGTERM and SIGHUP save at the step in
+    progress and raise `Interrupted`.
     """
     if not isinstance(experiment, Experiment):
         raise UserError(f"an experiment is needed, not {experiment!r}; slotnorm.experiment(NAME) makes one")
@@ -79,6 +69,7 @@ def train(
     for number in validate_slots or ():
         if number < 1:
             raise UserError(f"--validate-slots has {number}, but a model needs one slot or more")
+    told = make_observers(observers)
     path = Path(into) / experiment.run_name
     if finished := _finished(path, experiment):
         return finished
@@ -94,14 +85,14 @@ def train(
         scenes, run = _open(path, experiment, data)
         if ranks.first:
             ranks.wait_for_first()
-        training = Trainer(run, scenes, validation_scenes(experiment, data), ranks, draw, validate_slots)
+        training = Trainer(run, scenes, validation_scenes(experiment, data), ranks, told, validate_slots)
         if ranks.first:
             _warn_of_too_few_slots(scenes, training.learner.model, experiment.slots)
         stop = stack.enter_context(
             Stop()
         )  # not before: making the scenes can be interrupted at once, and continues too
         training.resume()
-        training.loop(stop, workers)
+        training.run_to_end(stop, workers)
     return run
 
 
@@ -114,14 +105,15 @@ class Trainer:
         scenes: Scenes,
         validated: Scenes,
         ranks: Ranks,
-        draw: Draw | None,
+        observers: Sequence[Observer] = (),
         validate_slots: Sequence[int] | None = None,
     ) -> None:
-        self.run, self.scenes, self.validated, self.ranks, self.draw = run, scenes, validated, ranks, draw
+        self.run, self.scenes, self.validated, self.ranks = run, scenes, validated, ranks
         self.experiment, self.recipe = run.experiment, run.experiment.recipe
         self.learner = Learner(run.experiment, ranks)
         self.validate_slots = tuple(validate_slots or validated_slots(run.experiment))
-        self.metrics: Metrics | None = None  # the first rank's, once it is known where to continue
+        self.metrics: MetricsFile | None = None  # the first rank's, once it is known where to continue
+        self.observers = Observers(observers if ranks.first else ())
         self.step = 0
         self.seconds = 0.0
         self.scores: dict[str, float] = {}
@@ -131,7 +123,8 @@ class Trainer:
         step = torch.zeros(1, dtype=torch.int64, device=self.ranks.device)
         if self.ranks.first:
             record = checkpoints.newest(self.run.checkpoints, self.experiment.identity)
-            self.metrics = Metrics(self.run.path / "metrics.jsonl", record["metrics"] if record else None)
+            self.metrics = MetricsFile(self.run.path / "metrics.jsonl", record["metrics"] if record else None)
+            self.observers.put_first(self.metrics)
             if record is not None:
                 saved, optimizer = checkpoints.load(self.run.checkpoints, record["step"])
                 self.learner.restore(saved.tensors, optimizer)
@@ -141,8 +134,15 @@ class Trainer:
         self.step = int(step)
         self.learner.take_from_first()
 
-    def loop(self, stop: Stop, workers: int) -> None:
-        """Train to the recipe's last step, or until a signal comes."""
+    def run_to_end(self, stop: Stop, workers: int) -> None:
+        """Train to the recipe's last step, or until a signal comes; observers hear of start and end."""
+        self.observers.tell("start", self.run, self.step)
+        try:
+            self._loop(stop, workers)
+        finally:
+            self.observers.tell("end", self.step, self.step == self.recipe.steps)
+
+    def _loop(self, stop: Stop, workers: int) -> None:
         started, seconds_before = time.monotonic(), self.seconds
         steps = batches(
             self.scenes,
@@ -170,17 +170,17 @@ class Trainer:
     def _after(self, outcome: Step) -> None:
         """What a step may bring: a line of metrics, a validation with its picture, a checkpoint; in this order."""
         last = self.step == self.recipe.steps
-        if self.metrics and (last or self.step % self.recipe.log_every == 0):
-            self.metrics.append({"step": self.step, **outcome.numbers})
+        if last or self.step % self.recipe.log_every == 0:
+            self.observers.tell("step", self.step, outcome.numbers)
         if last or self.step % self.recipe.validate_every == 0:
             self.scores = validate(self.learner.model, self.validated, self.experiment, self.ranks, self.validate_slots)
-            if self.metrics:
-                self.metrics.append({"step": self.step, "validation": self.scores})
-                self._draw()
+            self.observers.tell("validation", self.step, self.scores)
+            if self.observers.want_pictures:
+                self.observers.tell("picture", self.step, self._picture())
         if self.metrics and (last or outcome.stop or self.step % self.recipe.checkpoint_every == 0):
             self._save(self.metrics)
 
-    def _save(self, metrics: Metrics) -> None:
+    def _save(self, metrics: MetricsFile) -> None:
         facts = {"data": self.run.data, "scenes": self.run.scenes}
         weights = Weights(self.learner.model.state_dict(), self.experiment, self.step, facts)
         record = {
@@ -194,20 +194,18 @@ class Trainer:
         }
         keep = self.recipe.keep_checkpoints
         checkpoints.save(self.run.checkpoints, weights, self.learner.optimizer_tensors(), record, keep)
+        self.observers.tell("checkpoint", self.step, self.run.checkpoints / f"step-{self.step}.safetensors")
 
-    def _draw(self) -> None:
-        """A picture of a few validation scenes at the largest K that is validated, where normalizations differ most."""
-        if self.draw is None:
-            return
+    def _picture(self) -> Picture:
+        """A few validation scenes at the largest K that is validated, where normalizations differ most."""
         model, positions = self.learner.model, np.arange(min(_PICTURED, len(self.validated)))
         slots = max(self.validate_slots)
         decomposition = decompose(model, self.validated, positions, self.experiment, slots)
-        images = None if self.validated.images is None else self.validated.read("images", positions)
+        images = None if self.validated.images is None else self.validated.read("images", positions).copy()
         reconstruction = None
         if model.input == "images" and decomposition.reconstruction is not None:
             reconstruction = decomposition.reconstruction.float().cpu().numpy()
-        picture = Picture(images, decomposition.masks.float().cpu().numpy(), reconstruction)
-        self.draw(self.run.path / "pictures" / f"step-{self.step}.png", picture)
+        return Picture(images, decomposition.masks.float().cpu().numpy(), reconstruction)
 
     def _progress(self) -> contextlib.AbstractContextManager[Progress | None]:
         if self.ranks.first:

@@ -1,10 +1,8 @@
 """A run's directory: experiment, metrics and checkpoints; everything in it is verified when it is read."""
 
 import functools
-import hashlib
 import json
 import logging
-import os
 import shlex
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -192,48 +190,6 @@ def folders_below(path: Path, wanted: Callable[[Path], bool], depth: int = _DEPT
         return []
     children = sorted(child for child in path.iterdir() if child.is_dir() and not child.is_symlink())
     return [found for child in children for found in folders_below(child, wanted, depth - 1)]
-
-
-class Metrics:
-    """metrics.jsonl while training: lines are appended, and a resume cuts them back to what its checkpoint knows."""
-
-    def __init__(self, path: Path, known: dict[str, Any] | None) -> None:
-        """Open for writing behind the lines that `known` (what `flush` returned, None at the start) describes."""
-        self.path = path
-        try:
-            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-            lines = os.pread(self._descriptor, known["bytes"], 0) if known else b""
-            os.ftruncate(self._descriptor, len(lines))
-        except OSError as error:
-            raise self._cannot_write(error) from error
-        self._hash = hashlib.sha256(lines)
-        self.length = len(lines)
-        if known and self._hash.hexdigest() != known["sha256"]:
-            _warn(f"{path} is damaged before step {known['step']}; the weights are not concerned")
-
-    def append(self, row: dict[str, Any]) -> None:
-        line = json.dumps(row).encode() + b"\n"
-        self._hash.update(line)
-        try:
-            while line:
-                written = os.pwrite(self._descriptor, line, self.length)
-                self.length, line = self.length + written, line[written:]
-        except OSError as error:
-            raise self._cannot_write(error) from error
-
-    def flush(self, step: int) -> dict[str, Any]:
-        """Make all lines survive a power loss; returns what identifies them."""
-        try:
-            os.fsync(self._descriptor)
-        except OSError as error:
-            raise self._cannot_write(error) from error
-        return {"step": step, "bytes": self.length, "sha256": self._hash.hexdigest()}
-
-    def _cannot_write(self, error: OSError) -> UserError:
-        return UserError(
-            f"cannot write {self.path}: {error.strerror}; free some space, then the same command continues from the "
-            "last checkpoint"
-        )
 
 
 @functools.cache
