@@ -272,7 +272,7 @@ def test_no_network_is_one_sentence(tmp_path):
 
 @pytest.mark.parametrize("mirror", ["nowhere", "file:///etc", "ftp://127.0.0.1", "https://"])
 def test_a_mirror_is_a_web_address(tmp_path, mirror):
-    with pytest.raises(UserError, match="is no address of a mirror"):
+    with pytest.raises(UserError, match="is not the address of a mirror"):
         download("clevr", ("test",), tmp_path, mirror=mirror)
 
 

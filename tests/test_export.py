@@ -66,10 +66,10 @@ def test_files_of_others_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="there is no .*none.safetensors; a model is"):
         sn.load(tmp_path / "none.safetensors")
     (tmp_path / "pickle.safetensors").write_bytes(b"\x80\x04cos\nsystem\n(S'true'\ntR.")
-    with pytest.raises(DamagedFile, match="damaged or no safetensors file"):
+    with pytest.raises(DamagedFile, match="damaged or not a safetensors file"):
         sn.load(tmp_path / "pickle.safetensors")
     (tmp_path / "huge.safetensors").write_bytes((1 << 60).to_bytes(8, "little") + b"{}")
-    with pytest.raises(DamagedFile, match="damaged or no safetensors file"):
+    with pytest.raises(DamagedFile, match="damaged or not a safetensors file"):
         sn.load(tmp_path / "huge.safetensors")
 
 

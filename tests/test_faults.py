@@ -253,7 +253,7 @@ def test_a_pickle_named_as_a_checkpoint_runs_nothing(tmp_path: Path, unbroken: R
         record = read_sealed(run.checkpoints / f"step-{step}.json")
         record["files"][path.name] = {"sha256": checkpoints.files.sha256(path), "size": len(pickle)}
         write_sealed(run.checkpoints / f"step-{step}.json", record)
-    with pytest.raises(DamagedFile, match="no safetensors file"):
+    with pytest.raises(DamagedFile, match="not a safetensors file"):
         run.model()
     assert not proof.exists()
 

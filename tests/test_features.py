@@ -17,7 +17,7 @@ from slotnorm.data import backbones, features
 from slotnorm.data.backbones import encoder_backbone, import_timm, timm_backbone
 from slotnorm.data.batches import batches, to_images
 from slotnorm.data.check import check
-from slotnorm.data.on_the_fly import on_the_fly, write_set
+from slotnorm.data.computed_features import attach_features, write_feature_set
 from slotnorm.data.scenes import Scenes
 from slotnorm.errors import DamagedFile, NonFinite, UserError
 from slotnorm.models import build as build_model
@@ -174,7 +174,7 @@ def test_weights_that_do_not_fit_are_told_by_what_differs(vit, tmp_path):
     refused({**state, "blocks.99.x": torch.zeros(1)}, "it has blocks.99.x in excess")
     refused({**state, "norm.weight": torch.zeros(7)}, r"it has norm.weight of shape \(7,\), not \(64,\)")
     refused(new_model(CNN).state_dict(), r"it lacks .* and has .* \.\.\. in excess")
-    refused([torch.zeros(3)], "holds a list and no weights by name")
+    refused([torch.zeros(3)], "holds a list and not weights by name")
 
 
 def test_weights_that_cannot_be_read_are_one_sentence(tmp_path, weights):
@@ -322,7 +322,7 @@ def test_features_beyond_half_precision_are_refused(small_set, vit, tmp_path):
     with pytest.raises(NonFinite, match="features of scene 0 are not finite"):
         features.compute(small_set, timm_backbone(VIT, tmp_path / "large.pth"), tmp_path / "out")
     with pytest.raises(NonFinite, match="not finite in half precision"):
-        on_the_fly(small_set, timm_backbone(VIT, tmp_path / "large.pth")).features[:2]
+        attach_features(small_set, timm_backbone(VIT, tmp_path / "large.pth")).features[:2]
 
 
 def test_the_estimate_is_the_papers_280_gigabytes():
@@ -339,7 +339,7 @@ def test_what_cannot_be_computed_is_one_sentence(small_set, weights, tmp_path):
         features.compute(small_set, backbone, tmp_path / "none", batch_size=0)
     arrays = {"features": np.asarray(made.features), "counts": made.counts}
     only = build(tmp_path / "only", arrays)
-    for way in (on_the_fly, lambda *arguments: features.compute(*arguments, tmp_path / "none")):
+    for way in (attach_features, lambda *arguments: features.compute(*arguments, tmp_path / "none")):
         with pytest.raises(UserError, match="holds no images"):
             way(only, backbone)
 
@@ -347,7 +347,7 @@ def test_what_cannot_be_computed_is_one_sentence(small_set, weights, tmp_path):
 def test_features_on_the_fly_are_the_stored_ones(small_set, weights, tmp_path):
     backbone = timm_backbone(VIT, weights)
     stored = features.compute(small_set, backbone, tmp_path / "out", batch_size=4)
-    flying = on_the_fly(small_set, backbone)
+    flying = attach_features(small_set, backbone)
     assert flying.features.shape == (10, 100, 64)
     np.testing.assert_allclose(flying[2:5].features[:], stored.features[2:5], atol=2e-3, rtol=2e-3)
     for name in ("images", "labels"):
@@ -357,28 +357,28 @@ def test_features_on_the_fly_are_the_stored_ones(small_set, weights, tmp_path):
         assert one.scene.tolist() == other.scene.tolist()
         torch.testing.assert_close(one.features, other.features, atol=2e-3, rtol=2e-3)
     assert flying.fingerprint != small_set.fingerprint
-    assert flying.fingerprint == on_the_fly(small_set, timm_backbone(VIT, weights)).fingerprint
+    assert flying.fingerprint == attach_features(small_set, timm_backbone(VIT, weights)).fingerprint
     assert len(flying.filter(max_objects=3)) == (small_set.counts <= 3).sum()
 
 
 def test_a_set_on_the_fly_is_opened_like_any_other(small_set, weights, tmp_path):
     backbone = timm_backbone(VIT, weights)
-    folder = write_set(small_set, backbone, tmp_path / "flying")
+    folder = write_feature_set(small_set, backbone, tmp_path / "flying")
     opened = Scenes.open(folder)
-    assert np.array_equal(opened.features[3], on_the_fly(small_set, backbone).features[3])
-    assert write_set(small_set, backbone, folder) == folder
-    again = Scenes.open(write_set(small_set, backbone, tmp_path / "again"))
+    assert np.array_equal(opened.features[3], attach_features(small_set, backbone).features[3])
+    assert write_feature_set(small_set, backbone, folder) == folder
+    again = Scenes.open(write_feature_set(small_set, backbone, tmp_path / "again"))
     assert opened.fingerprint == again.fingerprint
     before = timm_backbone(VIT, weights, norm="before")
-    assert Scenes.open(write_set(small_set, before, tmp_path / "before")).fingerprint != opened.fingerprint
+    assert Scenes.open(write_feature_set(small_set, before, tmp_path / "before")).fingerprint != opened.fingerprint
     assert "features" in check(folder, tmp_path / "sheet.png", 2)
     with pytest.raises(UserError, match="already holds another set"):
-        write_set(small_set, before, folder)
+        write_feature_set(small_set, before, folder)
 
 
 def test_a_set_on_the_fly_that_was_changed_is_noticed(small_set, weights, tmp_path):
     folder = tmp_path / "flying"
-    write_set(small_set, timm_backbone(VIT, weights), folder)
+    write_feature_set(small_set, timm_backbone(VIT, weights), folder)
     network, manifest = (folder / "backbone.safetensors").read_bytes(), (folder / "manifest.json").read_bytes()
     (folder / "backbone.safetensors").write_bytes(network[:-1] + bytes([network[-1] ^ 1]))
     with pytest.raises(DamagedFile, match=r"backbone\.safetensors was changed after it was written"):
@@ -395,7 +395,7 @@ def test_a_set_on_the_fly_that_was_changed_is_noticed(small_set, weights, tmp_pa
 
 
 def test_training_on_features_on_the_fly_needs_nothing_else(small_set, weights, tmp_path):
-    write_set(small_set, timm_backbone(VIT, weights), tmp_path / "flying")
+    write_feature_set(small_set, timm_backbone(VIT, weights), tmp_path / "flying")
     recipe = Recipe(FeatureModel(tokens=100, features=64, dim=8, decoder=16, hidden=8), steps=2, batch_size=2,
                     validation_scenes=2, checkpoint_every=2)  # fmt: skip
     run = train(Experiment("flying", "flying", 3, recipe), tmp_path / "runs", data=tmp_path / "flying")
@@ -420,7 +420,7 @@ def test_the_encoder_of_a_slotnorm_model_is_a_backbone(small_set):
 
 def test_a_model_of_features_has_no_encoder_of_images():
     model = build_model(small_experiment(FeatureModel(tokens=4, features=8, dim=8, decoder=8, hidden=8)))
-    with pytest.raises(UserError, match="run:x is no model of images"):
+    with pytest.raises(UserError, match="run:x is not a model of images"):
         encoder_backbone(model, "run:x")
 
 

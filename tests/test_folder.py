@@ -308,24 +308,24 @@ def put_objects(*objects: Any) -> Any:
 
 BAD_FOLDERS = {
     "masks/3.png is 10 x 12 and its image 16 x 12 pixels": put_mask(np.zeros((12, 10), dtype=np.uint8)),
-    "masks/3.png is RGB; a mask holds one label a pixel": put_mask(IMAGES[0]),
+    "masks/3.png is RGB; a mask holds one label per pixel": put_mask(IMAGES[0]),
     "masks/3.png has label 256; a scene has at most 255 objects": put_mask(np.full((12, 16), 256, dtype=np.uint16)),
     "masks/9.png is a mask without an image": lambda source: Image.new("L", (16, 12)).save(source / "masks" / "9.png"),
     "images/3.png is an image without a mask": lambda source: (source / "masks" / "3.png").unlink(),
     "masks/3.png cannot be decoded": lambda source: (source / "masks" / "3.png").write_bytes(b"\x89PNG"),
     "images/3.png cannot be decoded": lambda source: (source / "images" / "3.png").write_bytes(b""),
-    r"images/notes.txt is no .png or .jpg or .jpeg file": lambda source: (source / "images" / "notes.txt").touch(),
+    r"images/notes.txt is not a .png or .jpg or .jpeg file": lambda source: (source / "images" / "notes.txt").touch(),
     "3.png and 3.jpg have the same name": lambda source: Image.new("RGB", (16, 12)).save(source / "images" / "3.jpg"),
     "3.png is 20 x 12 pixels, the first image 16 x 12; give --size": (
         lambda source: [Image.new("L", (20, 12)).save(source / kind / "3.png") for kind in ("images", "masks")]
     ),
     "properties.json is not valid JSON": put_properties("[" * 9999),
     "properties.json is not a list": put_properties("{}"),
-    r"properties.json lists '7.png', which is no image": put_properties('[{"image": "7.png", "objects": []}]'),
+    r"properties.json lists '7.png', which is not an image": put_properties('[{"image": "7.png", "objects": []}]'),
     r"properties.json lists '0.png', .* or is listed twice": (
         put_properties('[{"image": "0.png", "objects": []}, {"image": "0.png", "objects": []}]')
     ),
-    r"properties.json lists '\.\./x', which is no image": put_properties('[{"image": "../x", "objects": []}]'),
+    r"properties.json lists '\.\./x', which is not an image": put_properties('[{"image": "../x", "objects": []}]'),
     "has no list of objects for 0.png": put_properties('[{"image": "0.png", "objects": 3}]'),
     "properties.json does not list 1.png": put_properties('[{"image": "0.png", "objects": []}]'),
     "lists 256 objects for 0.png; a scene can have at most 255": put_objects(*[{}] * 256),

@@ -13,9 +13,9 @@ from slotnorm import experiments
 from slotnorm.config import FeatureModel, SceneSpec
 from slotnorm.data.backbones import encoder_backbone
 from slotnorm.data.batches import to_images
+from slotnorm.data.computed_features import attach_features
 from slotnorm.data.features import compute
 from slotnorm.data.generator import cached
-from slotnorm.data.on_the_fly import on_the_fly
 from slotnorm.data.scenes import Scenes, data_fingerprint
 from slotnorm.errors import UserError
 from slotnorm.models import bundled, weights
@@ -109,7 +109,7 @@ def test_features_that_are_not_the_first_of_a_generated_set_or_not_stored_are_kn
     first = compute(images[:3], backbone, tmp_path / "first")
     assert data_fingerprint(some) == some.fingerprint
     assert data_fingerprint(first) != first.fingerprint
-    flying = on_the_fly(images, backbone)
+    flying = attach_features(images, backbone)
     assert data_fingerprint(flying) == flying.fingerprint != data_fingerprint(images)
 
 

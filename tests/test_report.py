@@ -257,7 +257,7 @@ def test_no_finished_run_is_refused_in_one_sentence(runs: Path) -> None:
     [
         ([], "there is nothing to report; give folders of runs"),
         (["nowhere"], "nowhere is no folder"),
-        (["."], "is no run and holds none"),
+        (["."], "is not a run and holds none"),
     ],
 )
 def test_what_is_no_run_is_refused(

@@ -272,7 +272,7 @@ def test_bad_requests_are_refused_in_one_sentence_before_anything_is_computed(
         plan_evaluations([run.path], "clever6")
     with pytest.raises(UserError, match="0 scenes cannot be scored; ask for one or more"):
         plan_evaluations([run.path], "mine", scenes=0, data=data)
-    with pytest.raises(UserError, match="is no run and holds none"):
+    with pytest.raises(UserError, match="is not a run and holds none"):
         plan_evaluations([tmp_path / "absent"], "mine", data=data)
     with pytest.raises(UserError, match="slots are "):
         plan_evaluations([run.path], "mine", data=data, slots=range(5, 3))

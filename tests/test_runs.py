@@ -125,9 +125,9 @@ def test_a_run_goes_on_whatever_its_metrics_say(run: Run, data: Path, caplog: py
 
 
 def test_what_is_no_run_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="is no run: it has no experiment.json"):
+    with pytest.raises(UserError, match="is not a run: it has no experiment.json"):
         Run.open(tmp_path)
-    with pytest.raises(UserError, match="is no run and holds none"):
+    with pytest.raises(UserError, match="is not a run and holds none"):
         runs.find([tmp_path])
 
 

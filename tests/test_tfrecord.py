@@ -229,7 +229,7 @@ def test_what_is_no_file_is_one_sentence(tmp_path):
     with pytest.raises(UserError, match=r"cannot read .*Is a directory"):
         list(records(tmp_path))
     (tmp_path / "page").write_text("<!doctype html><title>Not found</title>")
-    with pytest.raises(RecordError, match="or it is no TFRecord file"):
+    with pytest.raises(RecordError, match="or it is not a TFRecord file"):
         list(records(tmp_path / "page"))
     (tmp_path / "nothing").write_bytes(gzip_like_tensorflow(b""))
     with pytest.raises(DamagedFile, match="the file holds no record"):
@@ -350,5 +350,5 @@ def test_the_wrong_dataset_is_told_by_what_is_missing_or_different():
         read.integers("integers", 1)
     with pytest.raises(RecordError, match="'bytes' is not a list of 5 one-byte strings"):
         read.single_bytes("bytes", 5)
-    with pytest.raises(RecordError, match=r"is no tf\.Example"):
+    with pytest.raises(RecordError, match=r"is not a tf\.Example"):
         Example(struct.pack("<Q", 2**63), "here")

@@ -68,7 +68,7 @@ class FeatureModel:
     """Whose form of Adam the authors train it with."""
 
     tokens: int = 784
-    """Features an image."""
+    """Features per image."""
     features: int = 768
     """Width of a feature."""
     dim: int = 128
@@ -188,7 +188,7 @@ class Recipe:
     cosine_to: float | None = None
     """Share of the peak at the last step, reached along a cosine; or None."""
     clip: float | None = None
-    """Largest norm of the gradient; None is no clipping."""
+    """Largest norm of the gradient; None means that it is not clipped."""
     iterations: int = 3
     """Slot Attention iterations in training."""
     evaluation_iterations: int = 3
@@ -221,7 +221,7 @@ class Recipe:
                 "given, the other is None"
             )
         if self.warmup_steps < 0:
-            raise UserError(f"recipe.warmup-steps is {self.warmup_steps}, but must not be negative; 0 is no warm-up")
+            raise UserError(f"recipe.warmup-steps is {self.warmup_steps}, but must not be negative; 0 means no warm-up")
         for name in ("warmup_from", "cosine_to"):
             if (share := getattr(self, name)) is not None and not 0 <= share <= 1:
                 raise UserError(f"recipe.{_option(name)} is {share}, but is a share of the peak, between 0 and 1")

@@ -15,7 +15,7 @@ ABLATED = ("unnormalized", "kd_layer_norm")
 # One training step's floating-point operations (3 times the forward pass, counted from the layers), at this rate:
 ESTIMATE = "estimated, one GPU at 40 TFLOP/s"
 _MEASURED = "measured, CPU time of one thread"
-_SCALED = "a step's CPU time x steps, one thread"
+_SCALED = "CPU time per step x steps, one thread"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -263,11 +263,11 @@ def evaluation_set(name: str, objects: tuple[int, int] | None = None) -> Evaluat
         raise UserError(
             f"there is no dataset {name!r}; {nearest(name, known)}; a set of your own is given by its folder, --data"
         )
-    found = sets[name] if name in sets else max(of_dataset, key=lambda test: test.objects[1] - test.objects[0])
-    if objects in (None, found.objects):
-        return found
-    alike = [test for test in sets.values() if (test.dataset, test.objects) == (found.dataset, objects)]
-    return alike[0] if alike else EvaluationSet(f"{found.dataset}{objects[0]}-{objects[1]}", found.dataset, objects)
+    chosen = sets[name] if name in sets else max(of_dataset, key=lambda test: test.objects[1] - test.objects[0])
+    if objects in (None, chosen.objects):
+        return chosen
+    alike = [test for test in sets.values() if (test.dataset, test.objects) == (chosen.dataset, objects)]
+    return alike[0] if alike else EvaluationSet(f"{chosen.dataset}{objects[0]}-{objects[1]}", chosen.dataset, objects)
 
 
 def study(name: str) -> Study:

@@ -185,15 +185,15 @@ def features(
         batch_size: images at once
         on_the_fly: store the network only, and compute features anew whenever training or evaluation reads them
     """
+    from slotnorm.data.computed_features import write_feature_set
     from slotnorm.data.features import compute
-    from slotnorm.data.on_the_fly import write_set
     from slotnorm.data.scenes import Scenes
 
     scenes = Scenes.open(source)
     network = open_backbone(backbone, weights, norm, protocol or scenes.manifest["protocol"])
     if on_the_fly:
         print(f"{len(scenes)} scenes with {network.tokens} x {network.features} features on the fly in "
-              f"{write_set(scenes, network, out)}")  # fmt: skip
+              f"{write_feature_set(scenes, network, out)}")  # fmt: skip
         return
     made = compute(scenes, network, out, device, batch_size)
     print(f"{len(made)} scenes with {network.tokens} x {network.features} features in {made.directory}")

@@ -102,7 +102,7 @@ class _FeatureMap(nn.Module):
         else:
             grid = self.model.forward_features(pixels)
         if grid.ndim != 4:
-            raise UserError(f"{type(self.model).__name__} of timm gives no map of features; choose a ViT or a CNN")
+            raise UserError(f"{type(self.model).__name__} of timm has no map of features; choose a ViT or a CNN")
         tokens: Tensor = grid.flatten(2).mT
         return tokens
 
@@ -143,7 +143,7 @@ def encoder_backbone(model: nn.Module, name: str, protocol: Protocol = "paper", 
     """
     encoder, size = getattr(model, "encoder", None), getattr(model, "size", None)
     if not isinstance(encoder, nn.Module) or not isinstance(size, int):
-        raise UserError(f"{name} is no model of images: its encoder cannot make features")
+        raise UserError(f"{name} is not a model of images: its encoder cannot make features")
     half = (0.5, 0.5, 0.5)  # our models see images in [-1, 1]
     network: nn.Module = encoder
     described = {"backbone": name}
@@ -229,7 +229,7 @@ def _read_state(path: Path) -> dict[str, Tensor]:
         if isinstance(content, dict) and isinstance(content.get(wrapper), dict):
             content = content[wrapper]
     if not isinstance(content, dict):
-        raise UserError(f"{path} holds a {type(content).__name__} and no weights by name")
+        raise UserError(f"{path} holds a {type(content).__name__} and not weights by name")
     state = {}
     for key, value in content.items():
         if isinstance(key, str) and isinstance(value, Tensor):

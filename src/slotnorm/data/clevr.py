@@ -100,7 +100,7 @@ def convert(
     source = Path(source)
     for word, known in ((protocol, get_args(Protocol)), (crop, _TOP)):
         if word not in known:
-            raise UserError(f"{word!r} is no protocol or crop of CLEVR; {nearest(word, known)}")
+            raise UserError(f"{word!r} is neither a protocol nor a crop of CLEVR; {nearest(word, known)}")
     if min(splits) < 0 or not any(splits):
         raise UserError(f"splits {splits} must be numbers of scenes, not all of them 0")
     folder = set_folder("clevr", "train", protocol).parent if out is None else Path(out)
@@ -122,7 +122,7 @@ def convert(
                 position += builder.done
                 if builder.done:
                     scenes[name] = builder.finish()
-            if builder.done == 0:  # the file ended before this split: a set without scenes is no set
+            if builder.done == 0:  # the file ended before this split: a set without scenes is not a set
                 shutil.rmtree(builder.directory)
             if builder.done < size:
                 break

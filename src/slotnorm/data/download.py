@@ -75,7 +75,7 @@ def download(
         if split not in PUBLISHED_SPLITS:
             raise UserError(f"there is no split {split!r}; {nearest(split, PUBLISHED_SPLITS)}")
     if mirror is not None and not re.match(r"https?://[^/\s]", mirror):
-        raise UserError(f"{mirror!r} is no address of a mirror; it begins with https://")
+        raise UserError(f"{mirror!r} is not the address of a mirror; it begins with https://")
     base = (mirror or _BUCKETS).rstrip("/") + "/" + FOLDERS[name]
     folder = cache_folder() / "downloads" / FOLDERS[name] if out is None else Path(out)
     try:
@@ -104,8 +104,8 @@ def describe(url: str) -> Remote:
         if not length.isdigit():
             raise UserError(f"{url} does not say its length, so a download could not be told whole; try a --mirror")
         hashes = response.headers.get_all("x-goog-hash") or []
-        found = re.search(r"crc32c=([A-Za-z0-9+/]{6}==)", ",".join(hashes))
-        checksum = base64.b64decode(found[1]).hex() if found else ""
+        crc32c = re.search(r"crc32c=([A-Za-z0-9+/]{6}==)", ",".join(hashes))
+        checksum = base64.b64decode(crc32c[1]).hex() if crc32c else ""
         return Remote(url, int(length), response.headers.get("ETag", ""), checksum)
 
 
@@ -250,5 +250,5 @@ def _published_bytes(description: Any, split: str) -> int:
 
 def _present_bytes(path: Path) -> int:
     """What is there of a file already."""
-    found = [candidate for candidate in (path, path.with_name(path.name + ".part")) if candidate.exists()]
-    return found[0].stat().st_size if found else 0
+    present = [candidate for candidate in (path, path.with_name(path.name + ".part")) if candidate.exists()]
+    return present[0].stat().st_size if present else 0

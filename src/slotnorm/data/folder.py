@@ -164,16 +164,16 @@ def _files(folder: Path, suffixes: tuple[str, ...]) -> dict[str, Path]:
     """Stem -> path of the folder's files; hidden ones are not looked at."""
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder; images go into DIR/images, masks (if any) into DIR/masks")
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for path in sorted(folder.iterdir()):
         if path.name.startswith("."):
             continue
         if path.suffix.lower() not in suffixes or not path.is_file():
-            raise UserError(f"{path} is no {' or '.join(suffixes)} file; convert it or move it elsewhere")
-        if path.stem in found:
-            raise UserError(f"{path} and {found[path.stem].name} have the same name; rename one of them")
-        found[path.stem] = path
-    return found
+            raise UserError(f"{path} is not a {' or '.join(suffixes)} file; convert it or move it elsewhere")
+        if path.stem in files:
+            raise UserError(f"{path} and {files[path.stem].name} have the same name; rename one of them")
+        files[path.stem] = path
+    return files
 
 
 def _digest(source: Path, items: list[_Item]) -> str:
@@ -200,7 +200,7 @@ def _read_properties(path: Path, images: dict[str, Path]) -> dict[str, tuple[dic
         name, objects = entry.get("image"), entry.get("objects")
         if not isinstance(name, str) or name not in names or name in scenes:
             raise UserError(
-                f"{path} lists {str(name)[:80]!r}, which is no image of {path.parent / 'images'} or is listed twice"
+                f"{path} lists {str(name)[:80]!r}, which is not an image of {path.parent / 'images'} or is listed twice"
             )
         if not isinstance(objects, list) or not all(isinstance(thing, dict) for thing in objects):
             raise UserError(f"{path} has no list of objects for {name}")

@@ -19,7 +19,7 @@ from slotnorm.data.builder import Builder
 from slotnorm.data.cache import cache_folder
 from slotnorm.data.conversion import in_processes
 from slotnorm.data.placement import ARRANGEMENTS, Drawing, Request, Style
-from slotnorm.data.prefix_cache import kept
+from slotnorm.data.prefix_cache import open_or_build
 from slotnorm.data.scenes import Scenes
 from slotnorm.errors import UserError, nearest
 from slotnorm.runtime import randomness
@@ -156,8 +156,8 @@ def build(
 ) -> Scenes:
     """Write scenes 0 to num - 1 into a set; the same call continues an interrupted build.
 
-    In `jobs` processes: None is one a core, or just this one when there is little to do. `start` are finished scenes of
-    the same spec, which are copied instead of drawn again.
+    In `jobs` processes: None is one per core, or just this one when there is little to do. `start` are finished scenes
+    of the same spec, which are copied instead of drawn again.
     """
     style, most = STYLES[spec.style], spec.objects[1]
     render(dataclasses.replace(spec, objects=(most, most)), [0])  # refuses the impossible before anything is written
@@ -180,7 +180,7 @@ def build(
 def cached(spec: SceneSpec, num: int, jobs: int | None = None) -> Scenes:
     """The first `num` scenes of a spec from `$SLOTNORM_CACHE/data/generated/HASH`, made when they are not there.
 
-    A folder there for each number of scenes that was made; see `kept`.
+    A folder there for each number of scenes that was made; see `open_or_build`.
     """
     folder = cache_folder() / "data" / "generated" / identify(spec)
-    return kept(folder, num, lambda directory, start: build(spec, num, directory, jobs, start))
+    return open_or_build(folder, num, lambda directory, start: build(spec, num, directory, jobs, start))

@@ -39,7 +39,7 @@ def read_mask(path: str | Path) -> NDArray[np.uint8]:
     """Labels (H, W) uint8 of a palette or grey PNG."""
     image, packing = _open(Path(path), ("PNG",))
     if image.mode not in ("1", "L", "P", *_WIDE_GREY):
-        raise UserError(f"{path} is {image.mode}; a mask holds one label a pixel: save it with a palette or as grey")
+        raise UserError(f"{path} is {image.mode}; a mask holds one label per pixel: save it with a palette or as grey")
     # the decoder spreads 2 or 4 bits of grey over 0..255: the labels are the bits themselves
     labels: NDArray[np.int64] = np.asarray(image).astype(np.int64) // {"L;2": 85, "L;4": 17}.get(packing, 1)
     if (largest := labels.max()) > 255:

@@ -1,4 +1,4 @@
-"""The format of a set of scenes on disk: one .npy file a field, and `manifest.json`, whose writing is the commit.
+"""The format of a set of scenes on disk: one .npy file per field, and `manifest.json`, whose writing is the commit.
 
 Every file is a plain .npy array with a header of fixed length, so that rows lie at known places while the number of
 scenes is still open. Rows are grouped into blocks of about a mebibyte, each with a CRC-32C, which detects any change
@@ -87,7 +87,7 @@ def _contradiction(field: Field) -> str | None:
     axes, dtype, shape = reserved[field.name]
     if len(field.shape) == axes and field.dtype == dtype and (field.name != "images" or field.shape[2] == 3):
         return None
-    return f"{field.name} are {shape} {dtype} a scene, not {field.shape} {field.dtype}"
+    return f"{field.name} are {shape} {dtype} per scene, not {field.shape} {field.dtype}"
 
 
 COUNTS = Field("counts", (), "uint16")  # the one field that every set has

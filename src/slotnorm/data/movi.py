@@ -104,21 +104,21 @@ def find_shards(source: Path, variant: str, split: str) -> list[Path]:
     name = f"movi_{variant}-{PUBLISHED_SPLITS[split]}"
     below = [source, *sorted(path for path in source.glob(f"movi_{variant}/*/*") if path.is_dir())]
     for folder in below:
-        found = {
+        shards = {
             match.group(): match for path in folder.glob(f"{name}.tfrecord-*") if (match := _SHARD.fullmatch(path.name))
         }
-        if found:
+        if shards:
             break
     else:
         raise UserError(
             f"{source} holds no {name}.tfrecord-NNNNN-of-NNNNN; give the folder of MOVi-{variant.upper()}'s shards"
         )
-    totals = {match["total"] for match in found.values()}
+    totals = {match["total"] for match in shards.values()}
     if len(totals) > 1:
         raise UserError(f"{folder} mixes shards of {' and '.join(sorted(totals))} files; keep those of one set only")
     total = totals.pop()
     wanted = [f"{name}.tfrecord-{number:05}-of-{total}" for number in range(int(total))]
-    missing = [file for file in wanted if file not in found]
+    missing = [file for file in wanted if file not in shards]
     if missing:
         more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
         raise UserError(

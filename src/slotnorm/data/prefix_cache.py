@@ -17,7 +17,7 @@ Build = Callable[[Path, Scenes | None], Scenes]
 _SECONDS_BETWEEN_LOOKS = 0.2
 
 
-def kept(folder: Path, num: int, build: Build) -> Scenes:
+def open_or_build(folder: Path, num: int, build: Build) -> Scenes:
     """The first `num` scenes of the sequence that `folder` keeps, built in `folder/NUM` when they are not there.
 
     A longer set serves a shorter request; a shorter one is the beginning of a longer one and stays, since runs may use

@@ -163,11 +163,11 @@ def corners(solids: list[Solid]) -> Floats:
     values = np.array([(s.x, s.y, s.radius, s.cosine, s.sine) for s in solids]).reshape(-1, 5)
     x, y, radius, cosine, sine = values.T[:, :, None]
     along, across, height = radius * _CORNERS[:, None, :]
-    found = np.empty((3, len(solids), 8))
-    found[0] = x + cosine * along - sine * across
-    found[1] = y + sine * along + cosine * across
-    found[2] = radius + height
-    return found
+    points = np.empty((3, len(solids), 8))
+    points[0] = x + cosine * along - sine * across
+    points[1] = y + sine * along + cosine * across
+    points[2] = radius + height
+    return points
 
 
 _CORNERS = np.array([[i, j, k] for i in (-1.0, 1.0) for j in (-1.0, 1.0) for k in (-1.0, 1.0)]).T
@@ -194,10 +194,10 @@ def ground_points(camera: Camera) -> Floats:
         for right, up, forward in camera.axes.tolist()
     )
     along = np.float32(-camera.position[2]) / z
-    found = np.empty((2, *along.shape), np.float32)
-    found[0] = along * x + np.float32(camera.position[0])
-    found[1] = along * y + np.float32(camera.position[1])
-    return found
+    points = np.empty((2, *along.shape), np.float32)
+    points[0] = along * x + np.float32(camera.position[0])
+    points[1] = along * y + np.float32(camera.position[1])
+    return points
 
 
 def cast_shadows(lit: NDArray[np.bool_], camera: Camera, ground: Floats, solids: list[Solid], lamp: Floats) -> None:

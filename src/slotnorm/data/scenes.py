@@ -137,9 +137,11 @@ class Scenes:
             )
             raise UserError(f"{directory} holds no finished set of scenes (no {MANIFEST}); {way_out}")
         if (directory / BACKBONE).is_file():
-            from slotnorm.data.on_the_fly import open_set  # imports torch: only this kind of set needs it
+            from slotnorm.data.computed_features import (
+                open_feature_set,  # imports torch: only this kind of set needs it
+            )
 
-            return open_set(directory)
+            return open_feature_set(directory)
         manifest, fields = load_manifest(directory)
         num, files = manifest["scenes"], manifest["files"]
         columns = {f.name: Column(directory / f.file, f, num, files[f.name]["checksums"]) for f in fields}

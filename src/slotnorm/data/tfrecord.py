@@ -70,7 +70,7 @@ def _next_record(content: "_Content") -> bytes | None:
     if len(header) < 12:
         raise _Broken(f"only {len(header)} bytes where a record's header has 12: {_AGAIN}")
     if not _is_header(header):
-        raise _Broken(f"the checksum of its length is wrong: {_AGAIN} (or it is no TFRecord file)")
+        raise _Broken(f"the checksum of its length is wrong: {_AGAIN} (or it is not a TFRecord file)")
     (length,) = struct.unpack_from("<Q", header)
     if length > MAX_RECORD_BYTES:
         raise _Broken(f"claims {length} bytes, and no record of a known dataset has more than {MAX_RECORD_BYTES}")
@@ -166,7 +166,7 @@ class Example:
     def __init__(self, record: bytes, where: str) -> None:
         self._where = where
         self._lists: dict[str, tuple[str, memoryview]] = {}
-        with self._telling("is no tf.Example"):
+        with self._telling("is not a tf.Example"):
             for number, features in _fields(memoryview(record)):
                 if number == 1 and isinstance(features, memoryview):
                     for entry_number, entry in _fields(features):
@@ -272,7 +272,7 @@ class _Telling:
 
 
 def _varint(data: memoryview, at: int) -> tuple[int, int]:
-    """An integer of 7 bits a byte, low ones first, and the position after it."""
+    """An integer of 7 bits per byte, low ones first, and the position after it."""
     value = 0
     for shift in range(0, 70, 7):
         if at >= len(data):

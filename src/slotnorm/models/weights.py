@@ -76,7 +76,7 @@ def read_tensors(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
         with safe_open(path, framework="pt") as file:
             return file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError) as error:
-        raise DamagedFile(f"{path} is damaged or no safetensors file ({error})") from error
+        raise DamagedFile(f"{path} is damaged or not a safetensors file ({error})") from error
 
 
 def require_finite(tensors: dict[str, Tensor]) -> None:

@@ -16,7 +16,7 @@ _SECONDS_BETWEEN_LINES = 10.0  # a log file should stay readable
 class Progress:
     """`with Progress("scenes", total) as progress: progress.advance(n, note="loss 0.1")`.
 
-    The rate is in things a second, or in `unit`s of which every thing is `per`.
+    The rate is in things per second, or in `unit`s of which every thing is `per`.
     """
 
     def __init__(self, what: str, total: int, done: int = 0, unit: str = "", per: int = 1) -> None:
@@ -54,7 +54,7 @@ class Progress:
 
     @property
     def rate(self) -> float:
-        """Things a second since this process started on them."""
+        """Things per second since this process started on them."""
         return (self.done - self._at_start) / max(time.monotonic() - self._started, 1e-9)
 
     def expect(self, total: int) -> None:

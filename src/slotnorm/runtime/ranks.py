@@ -42,7 +42,7 @@ class Ranks:
                 dist.barrier(group=self._preparation)
 
     def sum_(self, tensors: Iterable[Tensor]) -> None:
-        """Replace each tensor by its sum over the ranks, in one exchange a dtype."""
+        """Replace each tensor by its sum over the ranks, in one exchange per dtype."""
         if self.world_size > 1:
             for group in _by_dtype(tensors):
                 flat = torch.cat([tensor.reshape(-1) for tensor in group])

@@ -1,4 +1,4 @@
-"""SIGINT, SIGTERM and SIGHUP as a flag that is read once a step, so that no step is lost."""
+"""SIGINT, SIGTERM and SIGHUP as a flag that is read once per step, so that no step is lost."""
 
 import signal
 import threading

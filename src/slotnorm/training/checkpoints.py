@@ -98,7 +98,7 @@ def _prune(folder: Path, step: int, keep: int) -> None:
     steps = committed(folder)
     kept = {*[old for old in steps if old <= step][:keep], *[later for later in steps if later > step]}
     stale = [path for path in folder.iterdir() if (name := _NAME.fullmatch(path.name)) and int(name[1]) not in kept]
-    # the record goes first: without it the rest is no checkpoint, so a crash in between leaves no damaged one
+    # the record goes first: without it the rest is not a checkpoint, so a crash in between leaves no damaged one
     for path in sorted(stale, key=lambda path: path.suffix != ".json"):
         path.unlink()
     remove_temporaries(folder)

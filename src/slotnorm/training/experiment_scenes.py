@@ -13,7 +13,7 @@ from slotnorm.data.cache import cache_folder, set_folder
 from slotnorm.data.features import compute, described
 from slotnorm.data.generator import cached, provenance
 from slotnorm.data.manifest import MANIFEST
-from slotnorm.data.prefix_cache import kept
+from slotnorm.data.prefix_cache import open_or_build
 from slotnorm.data.scenes import Scenes
 from slotnorm.errors import UserError
 from slotnorm.experiments import EvaluationSet, GeneratedFeatures, feature_sets
@@ -90,7 +90,7 @@ def make_features(made: GeneratedFeatures, split: str, objects: tuple[int, int],
     spec = made.scenes.spec(split, objects)
     backbone = _bundled_backbone(bundled_file(made.encoder))
     folder = cache_folder() / "data" / "generated-features" / _fingerprint(spec, backbone)[:16]
-    return kept(folder, num, lambda directory, _: compute(cached(spec, num), backbone, directory))
+    return open_or_build(folder, num, lambda directory, _: compute(cached(spec, num), backbone, directory))
 
 
 def require_features_of(experiment: Experiment, data: str) -> None:

@@ -69,7 +69,7 @@ class Learner:
         loss = self.loss(batch)
         self.scaler.scale(loss).backward()
         gradients = [parameter.grad for parameter in self.parameters.values() if parameter.grad is not None]
-        # loss and signals travel with the gradients: one exchange a step, and all ranks decide alike
+        # loss and signals travel with the gradients: one exchange per step, and all ranks decide alike
         extra = torch.stack([loss.detach(), *(loss.new_tensor(float(stop == number)) for number in WATCHED)])
         self.ranks.sum_([*gradients, extra])
         if self.ranks.world_size > 1:

@@ -43,7 +43,7 @@ class Run:
         """Open a run that was started; its experiment is read and checked, its weights only when they are asked for."""
         path = Path(path)
         if not (path / "experiment.json").is_file():
-            raise UserError(f"{path} is no run: it has no experiment.json; `slotnorm train` makes one")
+            raise UserError(f"{path} is not a run: it has no experiment.json; `slotnorm train` makes one")
         content = read_sealed(path / "experiment.json")
         return cls(path, experiment_file.unpacked(content, path), content["scenes"], content["data"])
 
@@ -168,14 +168,16 @@ def start(path: Path, experiment: Experiment, scenes: int, data: str) -> Run:
 
 def find(paths: Iterable[str | Path]) -> list[Run]:
     """The runs at `paths`, each a run or a folder of runs, by name; a path without any is refused."""
-    found: dict[Path, Run] = {}
+    runs: dict[Path, Run] = {}
     for path in map(Path, paths):
         folders = folders_below(path, is_run)
         if not folders:
-            raise UserError(f"{path} is no run and holds none: there is no experiment.json; `slotnorm train` makes one")
+            raise UserError(
+                f"{path} is not a run and holds none: there is no experiment.json; `slotnorm train` makes one"
+            )
         for folder in folders:
-            found.setdefault(folder.resolve(), Run.open(folder))
-    return list(found.values())
+            runs.setdefault(folder.resolve(), Run.open(folder))
+    return list(runs.values())
 
 
 def is_run(folder: Path) -> bool:
@@ -189,7 +191,7 @@ def folders_below(path: Path, wanted: Callable[[Path], bool], depth: int = _DEPT
     if depth == 0 or not path.is_dir():
         return []
     children = sorted(child for child in path.iterdir() if child.is_dir() and not child.is_symlink())
-    return [found for child in children for found in folders_below(child, wanted, depth - 1)]
+    return [folder for child in children for folder in folders_below(child, wanted, depth - 1)]
 
 
 @functools.cache

@@ -24,7 +24,7 @@ from slotnorm.storage.seals import canonical, digest, write_sealed
 _FORMAT = "slotnorm features on the fly 1"
 
 
-def on_the_fly(scenes: Scenes, backbone: FrozenBackbone, sha256: str | None = None) -> Scenes:
+def attach_features(scenes: Scenes, backbone: FrozenBackbone, sha256: str | None = None) -> Scenes:
     """The scenes with features computed when they are read, rounded to half precision as stored ones are.
 
     Images and labels are scaled to the size that the network sees. `sha256` identifies the network in the fingerprint
@@ -47,7 +47,7 @@ def on_the_fly(scenes: Scenes, backbone: FrozenBackbone, sha256: str | None = No
     return Scenes(scenes.directory, manifest, computed, scenes.index)
 
 
-def write_set(scenes: Scenes, backbone: FrozenBackbone, out: str | Path | None = None) -> Path:
+def write_feature_set(scenes: Scenes, backbone: FrozenBackbone, out: str | Path | None = None) -> Path:
     """Make a set in `out` whose features a model of timm computes when they are read; returns the folder.
 
     Without `out` it goes where stored features would.
@@ -77,8 +77,8 @@ def write_set(scenes: Scenes, backbone: FrozenBackbone, out: str | Path | None =
     return folder
 
 
-def open_set(folder: Path) -> Scenes:
-    """Open a folder of `write_set`; the network goes to a GPU if there is one."""
+def open_feature_set(folder: Path) -> Scenes:
+    """Open a folder of `write_feature_set`; the network goes to a GPU if there is one."""
     content = read_manifest(folder / MANIFEST)
     if content.get("format") != _FORMAT:
         raise DamagedFile(f"{folder / MANIFEST} was changed after it was written; make the set again")
@@ -89,7 +89,7 @@ def open_set(folder: Path) -> Scenes:
         raise DamagedFile(f"{scenes.directory} is not the set that {folder} was made for; make it again")
     backbone = timm_backbone(content["backbone"], folder / BACKBONE, content["norm"], content["protocol"])
     backbone.to("cuda" if torch.cuda.is_available() else "cpu")
-    opened = on_the_fly(scenes, backbone, content["sha256_of_file"])
+    opened = attach_features(scenes, backbone, content["sha256_of_file"])
     opened.manifest["files"]["features"]["file"] = str((folder / BACKBONE).resolve())
     return opened
 
