@@ -88,6 +88,17 @@ def sweep(arguments: list[str], prog: str) -> None:
     require_success(tasks)
 
 
+def status(runs: Annotated[tuple[Path, ...], POSITIONAL]) -> None:
+    """Show what waits, runs, is finished or has failed, with rate and time left; reads the runs' folders alone.
+
+    Args:
+        runs: folders of runs, or folders that hold them
+    """
+    from slotnorm.studies.status import describe, read_status
+
+    print(describe(read_status(runs)))
+
+
 def theory(run: Path | None = None, seed: int = 0) -> None:
     """Measure the paper's propositions on random and on trained parameters, with residuals, in seconds.
 
@@ -291,6 +302,7 @@ VERBS: dict[str, Any] = {
     "theory": theory,
     "train": train,
     "sweep": sweep,
+    "status": status,
     "eval": evaluate,
     "report": report,
     "segment": segment,

@@ -77,7 +77,7 @@ class Progress:
 
     def _say(self) -> None:
         self._spoken, self._said = time.monotonic(), self.done
-        left = _clock((self.total - self.done) / self.rate) if self.rate else "unknown time"
+        left = clock((self.total - self.done) / self.rate) if self.rate else "unknown time"
         line = f"{self.what} {self.done}/{self.total}  {self._rate_in_words()}  {left} left"
         _log.info(f"{line}  {self._note}".rstrip())
 
@@ -92,7 +92,8 @@ def _silenced() -> bool:
     return False
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
+    """Seconds as hours:minutes:seconds."""
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}"

@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -129,3 +130,28 @@ class Lock:
             self.path.unlink(missing_ok=True)
             os.close(self._descriptor)
             self._descriptor = None
+
+
+def lock_holder(folder: Path) -> str | None:
+    """Who holds the lock of `folder`, as its file says; None when nobody does. The lock itself is not touched.
+
+    Of a holder on this machine it is known whether it still lives; one on another machine is believed.
+    """
+    try:
+        holder = (folder / ".lock").read_bytes()[:200].decode(errors="replace")
+    except OSError:
+        return None
+    named = re.fullmatch(r"process (\d{1,10}) on (.+)", holder)
+    if named is not None and named[2] == socket.gethostname() and not _lives(int(named[1])):
+        return None
+    return holder or "another process"
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # it is somebody else's, so it is there
+        return True
+    return True

@@ -1,0 +1,121 @@
+"""How runs stand: what waits, runs, is finished or has failed, read from their folders alone, on any machine.
+
+Nothing is asked of a launcher and no lock is taken: whoever sees the folders sees the same.
+"""
+
+import dataclasses
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Literal
+
+from slotnorm.errors import DamagedFile, UserError
+from slotnorm.runtime.progress import clock
+from slotnorm.storage.files import lock_holder
+from slotnorm.storage.seals import read_sealed
+from slotnorm.studies.jobs import read_note
+from slotnorm.studies.sweep import ASKED
+from slotnorm.training.experiment_file import read_experiment
+from slotnorm.training.runs import Run, folders_below, is_run
+
+State = Literal["runs", "waits", "finished", "failed"]
+_SECONDS_OF_SILENCE = 600.0  # a run that says nothing for so long is shown with the time of its last word
+
+
+@dataclasses.dataclass(frozen=True)
+class RunStatus:
+    """How one run stands."""
+
+    path: Path
+    state: State
+    step: int = 0
+    """The newest that its metrics tell of."""
+    steps: int = 0
+    """All that were asked for."""
+    rate: float | None = None
+    """Steps a second, where it runs and that is known."""
+    note: str = ""
+    """Who trains it, or why it failed."""
+
+    @property
+    def left(self) -> int:
+        """Steps that are still to be trained."""
+        return max(self.steps - self.step, 0) if self.state in ("runs", "waits") else 0
+
+
+def read_status(paths: Iterable[str | Path]) -> list[RunStatus]:
+    """How the runs at `paths` stand, each a run or a folder of runs, begun or only asked for; none is refused."""
+    folders: dict[Path, Path] = {}
+    for path in map(Path, paths):
+        inside = folders_below(path, lambda folder: is_run(folder) or (folder / ASKED).is_file())
+        if not inside:
+            raise UserError(f"{path} is not a run and holds none; `slotnorm train` and `slotnorm sweep` make them")
+        folders |= {folder.resolve(): folder for folder in inside}
+    return [_status(folder) for folder in folders.values()]
+
+
+def describe(statuses: Sequence[RunStatus]) -> str:
+    """A line for each run, and the sum of all."""
+    table = [("run", "state", "step", "steps/s", "left", "")]
+    for status in statuses:
+        rate = "" if status.rate is None else f"{status.rate:.3g}"
+        left = clock(status.left / status.rate) if status.rate else ""
+        step = f"{status.step}/{status.steps}" if status.steps else ""
+        table.append((str(status.path), status.state, step, rate, left, status.note))
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
+    return "\n".join([*lines, _sum(statuses)])
+
+
+def _sum(statuses: Sequence[RunStatus]) -> str:
+    states: tuple[State, ...] = ("waits", "runs", "finished", "failed")
+    counts = ", ".join(f"{sum(status.state == state for status in statuses)} {state}" for state in states)
+    left, rate = sum(status.left for status in statuses), sum(status.rate or 0.0 for status in statuses)
+    if not left:
+        return counts
+    return f"{counts}; {left} steps left" + (f", about {clock(left / rate)} at {rate:.3g} steps/s" if rate else "")
+
+
+def _status(folder: Path) -> RunStatus:
+    """One that cannot be read is shown as failed, with the reason, and hides no other."""
+    try:
+        return _readable_status(folder)
+    except (UserError, OSError) as error:
+        return RunStatus(folder, "failed", note=str(error))
+
+
+def _readable_status(folder: Path) -> RunStatus:
+    run = Run.open(folder) if is_run(folder) else None
+    asked = folder / ASKED
+    experiment = read_experiment(asked) if asked.is_file() or run is None else run.experiment
+    step, steps = 0 if run is None else run.logged_step, experiment.recipe.steps
+    if run is not None and run.step >= steps:
+        return RunStatus(folder, "finished", run.step, steps)
+    if (holder := lock_holder(folder)) is not None:
+        return RunStatus(folder, "runs", step, steps, _rate(run, step), holder + _silence(folder))
+    note = read_note(folder)
+    if note is not None and note.state == "failed":
+        return RunStatus(folder, "failed", step, steps, note=note.reason)
+    return RunStatus(folder, "waits", step, steps, note=f"given to {note.on}" if note is not None else "")
+
+
+def _rate(run: Run | None, step: int) -> float | None:
+    """Steps a second: those of the newest checkpoint in its seconds of training; before it, since the run began."""
+    if run is None or not step:
+        return None
+    if saved := run.step:
+        try:
+            seconds = float(read_sealed(run.checkpoints / f"step-{saved}.json")["seconds"])
+        except DamagedFile:  # or removed since, for a newer one
+            return None
+        return saved / seconds if seconds > 0 else None
+    # both written by the machine that trains, so that its clock need not agree with this one's
+    seconds = (run.path / "metrics.jsonl").stat().st_mtime - (run.path / "experiment.json").stat().st_mtime
+    return step / seconds if seconds > 0 else None
+
+
+def _silence(folder: Path) -> str:
+    """How long ago a run that should be running spoke, if that is long."""
+    metrics = folder / "metrics.jsonl"
+    age = time.time() - metrics.stat().st_mtime if metrics.is_file() else 0.0
+    return f", last word {clock(age)} ago" if age > _SECONDS_OF_SILENCE else ""

@@ -1,0 +1,145 @@
+"""`slotnorm status`: how runs stand, read from their folders alone."""
+
+import os
+import re
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+import processes
+import tiny
+from slotnorm.cli import verbs
+from slotnorm.errors import UserError
+from slotnorm.storage.files import Lock, lock_holder
+from slotnorm.storage.seals import write_sealed
+from slotnorm.storage.serialization import to_document
+from slotnorm.studies.jobs import JobNote
+from slotnorm.studies.status import RunStatus, describe, read_status
+from slotnorm.training.experiment_file import write_experiment
+from slotnorm.training.loop import train
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.build_scenes(tmp_path_factory.mktemp("data")).directory
+
+
+def only(path: Path) -> RunStatus:
+    (status,) = read_status([path])
+    return status
+
+
+def ask(folder: Path, state: str = "submitted", reason: str = "", steps: int = 12) -> Path:
+    """What a sweep leaves in the folder of a run that it gives to a launcher."""
+    write_experiment(folder / "asked.json", tiny.experiment(steps=steps))
+    write_sealed(folder / "job.json", to_document(JobNote("somewhere", "17", 1, state, reason)))  # type: ignore[arg-type]
+    return folder
+
+
+def test_a_run_waits_runs_and_is_finished(tmp_path: Path, data: Path) -> None:
+    waiting = only(ask(tmp_path / "toy-weighted_sum-1"))
+    assert (waiting.state, waiting.step, waiting.steps, waiting.note) == ("waits", 0, 12, "given to somewhere")
+    run = train(tiny.experiment(), tmp_path, data=data)
+    assert only(run.path) == RunStatus(run.path, "finished", 12, 12)
+    (run.path / "asked.json").unlink()
+    assert only(run.path).state == "finished"
+    ask(run.path, steps=40)  # more steps were asked for since
+    longer = only(run.path)
+    assert (longer.state, longer.step, longer.left) == ("waits", 12, 28)
+
+
+def test_a_run_in_another_process_is_shown_with_rate_and_time_left(tmp_path: Path, data: Path) -> None:
+    experiment = tiny.experiment(steps=100_000)
+    command = processes.train(experiment, tmp_path, data)
+    path = tmp_path / experiment.run_name
+    command.until((path / "checkpoints").exists)
+    seen: list[RunStatus] = []
+    command.until(lambda: seen.append(only(path)) or seen[-1].rate is not None)  # type: ignore[func-returns-value]
+    status = seen[-1]
+    assert {status.state for status in seen} == {"runs"}
+    assert status.note == f"process {command.pid} on {socket.gethostname()}"
+    assert status.rate is not None
+    assert status.rate > 0
+    line, total = describe([status]).splitlines()[1:]
+    assert re.search(rf"runs +\d+/100000 +{re.escape(f'{status.rate:.3g}')} +\d+:\d\d:\d\d +process", line)
+    assert total.startswith("0 waits, 1 runs, 0 finished, 0 failed; ")
+    assert "steps left, about " in total
+    command.process.kill()
+    command.process.join()
+    after = only(path)  # its lock file is still there, but nobody holds it
+    assert (path / ".lock").exists()
+    assert (after.state, after.rate) == ("waits", None)
+
+
+def test_the_rate_is_that_of_the_newest_checkpoint_and_before_it_that_of_the_metrics(
+    tmp_path: Path, data: Path
+) -> None:
+    run = train(tiny.experiment(), tmp_path, data=data)
+    ask(run.path, steps=36)
+    with Lock(run.path):
+        assert only(run.path).rate == pytest.approx(12 / run.record()["seconds"])
+        for file in run.checkpoints.iterdir():
+            file.unlink()
+        os.utime(run.path / "experiment.json", (1000, 1000))
+        os.utime(run.path / "metrics.jsonl", (1006, 1006))
+        status = only(run.path)
+    assert status.rate == pytest.approx(2.0)
+    assert "0:00:12" in describe([status])
+    assert "last word" in status.note
+
+
+def test_a_failed_run_says_why_and_a_damaged_one_hides_no_other(tmp_path: Path, data: Path) -> None:
+    ask(tmp_path / "a", "failed", "exit code 2: slotnorm: no space left")
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "experiment.json").write_text("{}")
+    ask(tmp_path / "c")
+    failed, damaged, waiting = read_status([tmp_path])
+    assert (failed.state, failed.note) == ("failed", "exit code 2: slotnorm: no space left")
+    assert damaged.state == "failed"
+    assert "its seal does not match" in damaged.note
+    assert waiting.state == "waits"
+    assert describe([failed, damaged, waiting]).splitlines()[-1] == (
+        "1 waits, 0 runs, 0 finished, 2 failed; 12 steps left"
+    )
+
+
+def test_a_lock_is_read_without_being_taken(tmp_path: Path) -> None:
+    assert lock_holder(tmp_path) is None
+    with Lock(tmp_path):
+        assert lock_holder(tmp_path) == f"process {os.getpid()} on {socket.gethostname()}"
+    assert lock_holder(tmp_path) is None
+    (tmp_path / ".lock").write_text("process 4194304 on another-machine")
+    assert lock_holder(tmp_path) == "process 4194304 on another-machine"
+    (tmp_path / ".lock").write_text(f"process 4194305 on {socket.gethostname()}")  # above the most that Linux has
+    assert lock_holder(tmp_path) is None
+
+
+def test_the_verb_prints_a_table_and_refuses_a_folder_without_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ask(tmp_path / "runs" / "toy-weighted_sum-1")
+    verbs.main(["status", str(tmp_path / "runs")])
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].split() == ["run", "state", "step", "steps/s", "left"]
+    assert said[1].split() == [
+        str(tmp_path / "runs" / "toy-weighted_sum-1"),
+        "waits",
+        "0/12",
+        "given",
+        "to",
+        "somewhere",
+    ]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="empty is not a run and holds none"):
+        read_status([tmp_path / "empty"])
+
+
+def test_status_writes_nothing(tmp_path: Path, data: Path) -> None:
+    run = train(tiny.experiment(), tmp_path, data=data)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    time.sleep(0.01)
+    read_status([tmp_path])
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+    assert run.finished
