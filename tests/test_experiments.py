@@ -88,7 +88,7 @@ def test_model_configurations_have_the_arguments_and_defaults_of_the_models(conf
     arguments = inspect.signature(model).parameters
     for field in dataclasses.fields(config):
         assert field.default == arguments[field.name].default, field.name
-    others = {"normalization", "iterations", "protocol", "outputs"}
+    others = {"normalization", "iterations", "protocol", "outputs", "initialization", "num_slots"}
     assert set(arguments) - others == {field.name for field in dataclasses.fields(config)}
 
 

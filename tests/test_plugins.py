@@ -1,4 +1,4 @@
-"""Metrics from a file of one's own: in rows, tables, figures and the page, from the command line."""
+"""Classes from a file of one's own: a metric is in rows, tables, figures and the page; a start of slots trains."""
 
 import csv
 import sys
@@ -10,9 +10,12 @@ import pytest
 import torch
 
 import tiny
+from slotnorm import initialization
 from slotnorm.cli.verbs import main
+from slotnorm.errors import UserError
 from slotnorm.evaluation.rows import Rows
 from slotnorm.metrics import metric
+from slotnorm.runtime.plugins import load_plugin
 from slotnorm.training.loop import train
 from slotnorm.training.runs import Run
 
@@ -95,8 +98,6 @@ def plainly(run: Run, data: Path, rows: Rows) -> list[float]:
 
 def test_a_metric_of_a_plugin_is_watched_in_training_when_it_says_so(tmp_path: Path) -> None:
     data = tiny.build_scenes(tmp_path / "data", 24).directory
-    from slotnorm.runtime.plugins import load_plugin
-
     load_plugin(Path(written(tmp_path, SHARPNESS)))
     run = train(tiny.experiment(steps=1), tmp_path / "runs", data=data)
     assert 0.25 < run.validation()["sharp@4"] <= 1
@@ -157,3 +158,42 @@ def test_metrics_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert [line.split()[0] for line in lines] == ["name", *metric.all_metrics()]
     assert lines[1].split()[:3] == ["f_ari", "F-ARI", "higher"]
     assert lines[-1].split()[:6] == ["sharpness", "Sharpness", "of", "masks", "lower", "0"]
+
+
+START = '''
+import torch
+from slotnorm import Initialization
+
+class Wide(Initialization):
+    """slot_k = s ε_k: a learned scale for all slots and channels."""
+
+    name, label, where, interchangeable = "wide", "Wide", "a test", True
+
+    def make_parameters(self):
+        return {"slots_scale": torch.nn.Parameter(torch.empty(1))}
+
+    def draw(self, layer, protocol):
+        torch.nn.init.constant_(layer.slots_scale, 2.0)
+
+    def start(self, layer, noise):
+        return layer.slots_scale * noise
+'''
+
+
+def test_an_initialization_of_a_plugin_trains_is_scored_and_is_refused_without_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tiny.build_scenes(tmp_path / "data", 24).directory
+    known = dict(initialization._registry)
+    load_plugin(Path(written(tmp_path, START, "my_start.py")))
+    try:
+        run = train(tiny.experiment(steps=2, initialization="wide"), tmp_path / "runs", data=data)
+        assert run.weights().tensors["slot_attention.slots_scale"].item() != 2.0
+        assert {name.partition("@")[2] for name in run.validation()} == {"4", "12"}
+        main(["eval", str(run.path), "--data", str(data), "--dataset", "toy4", "--slots", "4:5"])
+        assert "f_ari (masks)" in capsys.readouterr().out
+    finally:
+        initialization._registry.clear()
+        initialization._registry.update(known)
+    with pytest.raises(UserError, match="there is no initialization 'wide'; .*one of your own is added by"):
+        run.model()

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from slotnorm.errors import UserError
 from slotnorm.storage.seals import digest
-from slotnorm.storage.serialization import to_document
+from slotnorm.storage.serialization import newer, to_document
 
 Protocol = Literal["paper", "authors"]
 
@@ -209,6 +209,8 @@ class Recipe:
     """Steps between validations, which also draw a picture."""
     validation_scenes: int = 320
     """How many scenes are validated on."""
+    initialization: str = newer("gaussian")
+    """How slots start: gaussian, or learned, a vector each, and then only as many slots as in training."""
 
     def __post_init__(self) -> None:
         _require_positive(

@@ -89,7 +89,8 @@ def diagnose(
             images[k] = _in_order({name: [getattr(part, name) for part in measured] for name in _PER_IMAGE}, groups)
             pairs[str(k)] = _pairs(measured)
             statistics[k] = _moments(torch.stack([part.sums for part in measured]).sum(0))
-        for k in (train_slots, SLOTS_FACTOR * train_slots) if scenes.labels is not None else ():
+        many = SLOTS_FACTOR * train_slots
+        for k in (train_slots, *([many] * model.takes(many))) if scenes.labels is not None else ():
             decomposer.require_memory(k)
             parts = [_decode(decomposer, group, k) for group in groups]
             decoded[k] = _in_order({name: [part[name] for part in parts] for name in parts[0]}, groups)

@@ -153,7 +153,8 @@ class Rows:
             content = archives.from_text(arrays["header"])
             if content["format"] != _FORMAT:
                 raise UserError(
-                    f"{path} has rows in format {content['format']}, this slotnorm reads {_FORMAT}; evaluate anew"
+                    f"{path} has rows in format {content['format']}, this slotnorm reads {_FORMAT}; install a newer "
+                    "one, or evaluate anew"
                 )
             columns: dict[str, Any] = {name: arrays[name] for name in COLUMNS}
             for name in _TEXTS:

@@ -120,6 +120,7 @@ class Evaluation:
         self.model, self.scenes, self.seed = model, scenes, seed
         self.slots = _checked_slots(slots)
         self.decomposer = Decomposer(model, scenes, iterations)
+        model.require_slots(self.slots)
         self.decomposer.require_memory(max(self.slots))
         self.sources = _checked_sources(source, model)
         self.measurement = Measurement(model, scenes, self.sources, all_metrics().values(), self.decomposer.iterations)

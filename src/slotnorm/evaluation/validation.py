@@ -20,9 +20,9 @@ from slotnorm.runtime import randomness
 from slotnorm.runtime.ranks import Ranks
 
 
-def validated_slots(experiment: Experiment) -> tuple[int, int]:
-    """The numbers of slots that training is watched at unless others are asked for."""
-    return experiment.slots, SLOTS_FACTOR * experiment.slots
+def validated_slots(model: SlotModel, experiment: Experiment) -> tuple[int, ...]:
+    """The numbers of slots that training is watched at unless others are asked for, as far as the model takes them."""
+    return tuple(k for k in (experiment.slots, SLOTS_FACTOR * experiment.slots) if model.takes(k))
 
 
 def validate(
@@ -38,7 +38,7 @@ def validate(
     watched = {name: metric for name, metric in all_metrics().items() if metric.validated_as}
     iterations = experiment.recipe.evaluation_iterations
     measurement = Measurement(model, scenes, model.sources[:1], watched.values(), iterations, visible=False)
-    numbers = tuple(numbers or validated_slots(experiment))
+    numbers = tuple(numbers or validated_slots(model, experiment))
     values, predictions = _measure_all(measurement, experiment, ranks, numbers)
     scores: dict[str, float] = {}
     for k in numbers:

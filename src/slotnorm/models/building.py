@@ -7,6 +7,7 @@ import torch
 
 from slotnorm.config import Experiment, FeatureModel, ImageModel, SetModel
 from slotnorm.errors import UserError, nearest
+from slotnorm.initialization import initializations
 from slotnorm.models.feature_autoencoder import FeatureAutoencoder
 from slotnorm.models.image_autoencoder import ImageAutoencoder
 from slotnorm.models.parts import SlotModel
@@ -19,16 +20,28 @@ _MODELS: dict[type, Any] = {ImageModel: ImageAutoencoder, FeatureModel: FeatureA
 
 def build(experiment: Experiment) -> SlotModel:
     """The experiment's model with the initial weights of its seed; `model.experiment` remembers what it is for."""
-    require_normalization(experiment.norm)
+    require_parts(experiment)
     recipe = experiment.recipe
     sizes = {field.name: getattr(recipe.model, field.name) for field in dataclasses.fields(recipe.model)}
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(int(randomness.generator(experiment.seed, "weights").integers(1 << 62)))
         model: SlotModel = _MODELS[type(recipe.model)](
-            **sizes, normalization=experiment.norm, iterations=recipe.evaluation_iterations, protocol=recipe.protocol
-        )
+            **sizes, normalization=experiment.norm, iterations=recipe.evaluation_iterations, protocol=recipe.protocol,
+            initialization=recipe.initialization, num_slots=experiment.slots,
+        )  # fmt: skip
     model.experiment = experiment
     return model
+
+
+def require_parts(experiment: Experiment) -> None:
+    """Refuse an experiment whose normalization or initialization nobody registered."""
+    require_normalization(experiment.norm)
+    name = experiment.recipe.initialization
+    if name not in initializations():
+        raise UserError(
+            f"there is no initialization {name!r}; {nearest(name, initializations())} "
+            "(one of your own is added by --plugin FILE, or by importing the module that defines it)"
+        )
 
 
 def require_normalization(name: str) -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from slotnorm.initialization import Initialization
 from slotnorm.models.feature_mixing import mix_features
 from slotnorm.models.mixing import SlotDecoding, mix, needs_graph
 from slotnorm.models.parts import Decomposition, SlotModel, check_input, check_positive, multilayer
@@ -39,13 +40,18 @@ class FeatureAutoencoder(SlotModel):
         *,
         iterations: int = 3,
         protocol: str = "paper",
+        initialization: str | Initialization = "gaussian",
+        num_slots: int | None = None,
         recompute: bool = False,
     ) -> None:
         super().__init__()
         check_positive(tokens=tokens, features=features, dim=dim, decoder=decoder, hidden=hidden)
         self.recompute = recompute
         self.encoder = FeatureEncoder(tokens, features, dim)
-        self.slot_attention = SlotAttention(dim, normalization, dim, hidden, iterations, protocol)
+        self.slot_attention = SlotAttention(
+            dim, normalization, dim, hidden, iterations, protocol, initialization=initialization,
+            num_slots=num_slots,
+        )  # fmt: skip
         self.decoder = FeatureDecoder(tokens, features, dim, decoder)
 
     @property

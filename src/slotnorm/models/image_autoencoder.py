@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from slotnorm.errors import UserError, nearest
+from slotnorm.initialization import Initialization
 from slotnorm.models.convolution import Convolution, TransposedConvolution, lay_out, reach_of_taps, spread
 from slotnorm.models.mixing import SlotDecoding, join, mix, rows_at_once
 from slotnorm.models.parts import (
@@ -60,13 +61,18 @@ class ImageAutoencoder(SlotModel):
         decoder_strides: Sequence[int] = (2, 2, 2, 2, 1),
         decoder_hidden: Sequence[int] = (256, 256),
         protocol: str = "paper",
+        initialization: str | Initialization = "gaussian",
+        num_slots: int | None = None,
         recompute: bool = False,
     ) -> None:
         super().__init__()
         check_positive(size=size, channels=channels, dim=dim, hidden=hidden)
         self.size, self.recompute = size, recompute
         self.encoder = ImageEncoder(size, channels, kernel, strides, positions, position_scale)
-        self.slot_attention = SlotAttention(dim, normalization, channels, hidden, iterations, protocol)
+        self.slot_attention = SlotAttention(
+            dim, normalization, channels, hidden, iterations, protocol, initialization=initialization,
+            num_slots=num_slots,
+        )  # fmt: skip
         self.decoder: BroadcastDecoder | DenseDecoder
         if decoder == "broadcast":
             decoder_channels = channels if decoder_channels is None else decoder_channels

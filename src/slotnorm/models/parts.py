@@ -1,7 +1,7 @@
 """What the models share: the result, the facade, position embeddings and initial values."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from slotnorm.config import Experiment
 from slotnorm.data.batches import to_images
 from slotnorm.errors import UserError, nearest
+from slotnorm.initialization import refusal
 from slotnorm.metrics import squared_error
 from slotnorm.slot_attention import SlotAttention
 
@@ -35,7 +36,9 @@ class SlotModel(nn.Module):
 
     `model(inputs, num_slots=7)` is `model.decompose(model.encode(inputs), num_slots=7)`; a sweep over the number of
     slots encodes once and decomposes many times. A model says what it takes (`input`, `input_shape`, `num_tokens`) and
-    what it is trained for (`predicts`, `loss`): training, evaluation and segmentation ask it, and know no kinds.
+    what it is trained for (`predicts`, `loss`): training, evaluation and segmentation ask it, and know no kinds. How
+    slots start is an argument `initialization` of every model, and `num_slots` their number in training where the
+    start depends on it.
     """
 
     input: ClassVar[Literal["images", "features"]]
@@ -66,6 +69,16 @@ class SlotModel(nn.Module):
     def sources(self) -> tuple[str, ...]:
         """What it segments by: the masks of its decoder, where it has one, and the attention."""
         return ("masks", "attention") if self.predicts == "reconstruction" else ("attention",)
+
+    def takes(self, num_slots: int) -> bool:
+        """Whether it can be asked for so many slots: any number, unless how they start says otherwise."""
+        return self.slot_attention.initialization.takes(num_slots)
+
+    def require_slots(self, numbers: Iterable[int]) -> None:
+        """Refuse numbers of slots that it cannot be asked for, in one sentence."""
+        for number in numbers:
+            if sentence := refusal(self.slot_attention.initialization, number):
+                raise UserError(sentence)
 
     @property
     def device(self) -> torch.device:

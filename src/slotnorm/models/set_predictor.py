@@ -9,6 +9,7 @@ from torch.nn.functional import huber_loss, one_hot, pad
 
 from slotnorm.config import Protocol
 from slotnorm.errors import UserError
+from slotnorm.initialization import Initialization
 from slotnorm.models.image_autoencoder import ImageEncoder
 from slotnorm.models.parts import Decomposition, SlotModel, check_positive, draw_glorot, multilayer
 from slotnorm.normalization import Normalization
@@ -44,12 +45,17 @@ class SetPredictor(SlotModel):
         positions: str = "ramps",
         position_scale: float | None = None,
         protocol: Protocol = "paper",
+        initialization: str | Initialization = "gaussian",
+        num_slots: int | None = None,
     ) -> None:
         super().__init__()
         check_positive(size=size, channels=channels, dim=dim, outputs=outputs, hidden=hidden)
         self.size, self.protocol = size, protocol
         self.encoder = ImageEncoder(size, channels, kernel, strides, positions, position_scale)
-        self.slot_attention = SlotAttention(dim, normalization, channels, hidden, iterations, protocol)
+        self.slot_attention = SlotAttention(
+            dim, normalization, channels, hidden, iterations, protocol, initialization=initialization,
+            num_slots=num_slots,
+        )  # fmt: skip
         self.head = multilayer(dim, _HEAD, outputs)
         draw_glorot(self.head)
         self.grid = self.encoder.grid

@@ -11,18 +11,39 @@ from slotnorm.errors import UserError, nearest
 T = TypeVar("T")
 
 
-def to_document(value: Any) -> Any:
-    """A frozen dataclass as plain JSON values; one that has a `kind` says it, so that a union can be told apart."""
+_NEWER = "newer than the first format"
+
+
+def newer(default: Any) -> Any:
+    """A dataclass field that documents of the first format do not have; `default` is what they meant, for ever.
+
+    At its default it is left out of documents: it takes no part in identities, and an older program reads them.
+    """
+    return dataclasses.field(default=default, metadata={_NEWER: True})
+
+
+def to_document(value: Any, complete: bool = False) -> Any:
+    """A frozen dataclass as plain JSON values; one that has a `kind` says it, so that a union can be told apart.
+
+    Fields that are `newer` are left out at their default, unless the document shall be `complete`.
+    """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        document = {field.name: to_document(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        document = {
+            field.name: to_document(getattr(value, field.name), complete)
+            for field in dataclasses.fields(value)
+            if complete or _NEWER not in field.metadata or getattr(value, field.name) != field.default
+        }
         return {"kind": value.kind, **document} if hasattr(value, "kind") else document
     if isinstance(value, tuple):
-        return [to_document(entry) for entry in value]
+        return [to_document(entry, complete) for entry in value]
     return value
 
 
 def from_document(kind: type[T], document: Any, where: str = "") -> T:
-    """The dataclass `kind` from `to_document`'s output; an unknown, missing or mistyped field is refused by name."""
+    """The dataclass `kind` from `to_document`'s output; a `newer` field that is missing has its default.
+
+    An unknown or mistyped field, or one of the first format that is missing, is refused by name.
+    """
     return typing.cast(T, _read(kind, document, where or kind.__name__.lower()))
 
 
@@ -80,8 +101,10 @@ def _read_dataclass(kind: Any, document: Any, where: str) -> Any:
     known = {field.name: field for field in dataclasses.fields(kind)}
     for name in given:
         if name not in known:
-            raise UserError(f"{where} has no field {name!r}; {nearest(name, known)}")
-    if missing := [name for name in known if name not in given]:
+            raise UserError(
+                f"{where} has no field {name!r}; {nearest(name, known)}; if a newer slotnorm wrote it, install that one"
+            )
+    if missing := [name for name, field in known.items() if name not in given and _NEWER not in field.metadata]:
         raise UserError(f"{where} lacks the field {missing[0]!r}")
     hints = typing.get_type_hints(kind)
     return kind(**{name: _read(hints[name], value, f"{where}.{name}") for name, value in given.items()})

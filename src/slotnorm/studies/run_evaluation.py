@@ -196,9 +196,9 @@ def plan_evaluations(
     runs = _finished_runs(find(paths), unfinished)
     planned = []
     for run in runs:
-        numbers = _slots(run) if asked is None else asked
         tests = _tests(run, dataset, objects, data)
         model = run.model()
+        numbers = asked if asked is not None else tuple(k for k in _slots(run) if model.takes(k)) or _slots(run)
         for test in tests:  # an Evaluation refuses what cannot be, before hours are spent
             evaluation = Evaluation(model, _open_scenes(run, test, objects, scenes, data), numbers)
             planned.append(RunEvaluation(run, test, evaluation, batch_size))

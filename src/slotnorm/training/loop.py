@@ -19,7 +19,7 @@ from slotnorm.data.scenes import Scenes, data_fingerprint
 from slotnorm.errors import DamagedFile, UserError
 from slotnorm.evaluation.validation import decompose, validate, validated_slots
 from slotnorm.models import SlotModel
-from slotnorm.models.building import require_normalization
+from slotnorm.models.building import require_parts
 from slotnorm.models.weights import Weights
 from slotnorm.runtime.progress import Progress
 from slotnorm.runtime.ranks import Ranks, joined
@@ -59,13 +59,13 @@ def train(
 
     `data` is a folder of the built set's splits, or of one set, when it is not in the cache; `workers` read batches
     ahead; `observers`, by name or as instances, are told how it goes (training/observers.py). `validate_slots` are the
-    K that are validated; None is the training K and three times it (a search that must not see other K gives its own).
-    Under torchrun every process calls this and the first one writes. SIGINT, SIGTERM and SIGHUP save at the step in
-    progress and raise `Interrupted`.
+    K that are validated; None is the training K and three times it, as far as the model takes them (a search that must
+    not see other K gives its own). Under torchrun every process calls this and the first one writes. SIGINT, SIGTERM
+    and SIGHUP save at the step in progress and raise `Interrupted`.
     """
     if not isinstance(experiment, Experiment):
         raise UserError(f"an experiment is needed, not {experiment!r}; slotnorm.experiment(NAME) makes one")
-    require_normalization(experiment.norm)
+    require_parts(experiment)
     for number in validate_slots or ():
         if number < 1:
             raise UserError(f"--validate-slots has {number}, but a model needs one slot or more")
@@ -111,7 +111,8 @@ class Trainer:
         self.run, self.scenes, self.validated, self.ranks = run, scenes, validated, ranks
         self.experiment, self.recipe = run.experiment, run.experiment.recipe
         self.learner = Learner(run.experiment, ranks)
-        self.validate_slots = tuple(validate_slots or validated_slots(run.experiment))
+        self.validate_slots = tuple(validate_slots or validated_slots(self.learner.model, run.experiment))
+        self.learner.model.require_slots(self.validate_slots)
         self.metrics: MetricsFile | None = None  # the first rank's, once it is known where to continue
         self.observers = Observers(observers if ranks.first else ())
         self.step = 0

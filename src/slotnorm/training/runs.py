@@ -145,7 +145,9 @@ def start(path: Path, experiment: Experiment, scenes: int, data: str) -> Run:
         run.write()
         return run
     run = Run.open(path)
-    for field, old, new in differences(to_document(run.experiment), to_document(experiment)):
+    for field, old, new in differences(
+        to_document(run.experiment, complete=True), to_document(experiment, complete=True)
+    ):
         if field != "recipe.steps":
             raise UserError(
                 f"{path} was started with {field} {old}, not {new}: a run keeps its experiment; "
