@@ -1,6 +1,7 @@
-"""The layer under torch.compile, torch.export and ONNX, with batch, tokens and slots free."""
+"""The layer under torch.compile, torch.export and ONNX, with batch, tokens and slots free; whole models as ONNX."""
 
 import warnings
+from pathlib import Path
 
 import numpy as np
 import onnxruntime
@@ -8,7 +9,12 @@ import pytest
 import torch
 from torch.export import Dim
 
+import tiny
 from slotnorm import SlotAttention, normalizations
+from slotnorm.config import ImageModel
+from slotnorm.errors import UserError
+from slotnorm.models import SlotModel, build, export_onnx
+from slotnorm.models.parts import Decomposition
 from test_slot_attention import draw, make_layer
 
 NAMES = list(normalizations())
@@ -89,3 +95,64 @@ def test_onnxruntime_gives_the_same_slots_and_attention(name, tmp_path):
             expected = module(inputs, noise)
         for ours, reference in zip(results, expected, strict=True):
             np.testing.assert_allclose(ours, reference.numpy(), rtol=1e-4, atol=1e-5)
+
+
+BROADCAST = ImageModel(
+    size=8, channels=8, dim=8, hidden=16, kernel=3, strides=(1, 2), decoder="broadcast", decoder_strides=(2, 1)
+)
+
+
+def make_model(norm: str, config: object) -> SlotModel:
+    """A model whose normalization has seen something, in evaluation mode."""
+    model = build(tiny.experiment(norm, model=config))
+    torch.manual_seed(1)
+    for _ in range(2):
+        model(model_inputs(model, 4), num_slots=3)
+    return model.eval()
+
+
+def model_inputs(model: SlotModel, batch: int) -> torch.Tensor:
+    stored = torch.rand(batch, *model.input_shape)
+    return 2 * stored.movedim(-1, 1) - 1 if model.input == "images" else stored
+
+
+@pytest.mark.parametrize(
+    ("norm", "config", "iterations"),
+    [("batch_norm", tiny.IMAGES, 2), ("weighted_sum", BROADCAST, 1), ("layer_norm", tiny.FEATURES, 1),
+     ("weighted_mean", tiny.PROPERTIES, None)],
+    ids=["dense", "broadcast", "features", "properties"],
+)  # fmt: skip
+def test_onnxruntime_runs_a_whole_model_with_any_batch_and_number_of_slots(norm, config, iterations, tmp_path):
+    model = make_model(norm, config).train(iterations is None)
+    path = export_onnx(model, tmp_path / "model.onnx", iterations)
+    assert model.training == (iterations is None)
+    assert sorted(tmp_path.iterdir()) == [path], "one file, with the weights in it"
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    assert [given.name for given in session.get_inputs()] == [model.input, "noise"]
+    names = [made.name for made in session.get_outputs()]
+    for batch, slots in ((1, 1), (3, 4), (2, 12), (5, 3)):
+        inputs, noise = model_inputs(model, batch), torch.randn(batch, slots, 8)
+        results = session.run(None, {model.input: inputs.numpy(), "noise": noise.numpy()})
+        with torch.no_grad():
+            expected = model.eval()(inputs, noise=noise, iterations=iterations)
+        assert names == [name for name in Decomposition._fields if getattr(expected, name) is not None]
+        for name, ours in zip(names, results, strict=True):
+            np.testing.assert_allclose(ours, getattr(expected, name).numpy(), rtol=1e-4, atol=1e-5, err_msg=name)
+    with pytest.raises(Exception, match="noise has no slots; give \\(batch, slots, 8\\) with one slot or more"):
+        session.run(None, {model.input: inputs.numpy(), "noise": noise[:, :0].numpy()})
+
+
+def test_what_cannot_be_exported_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make_model("weighted_sum", tiny.PROPERTIES)
+    with pytest.raises(UserError, match="model.pt does not end in .onnx, which is what is written; rename it"):
+        export_onnx(model, tmp_path / "model.pt")
+    with pytest.raises(UserError, match="a model of slotnorm is exported, not Linear"):
+        export_onnx(torch.nn.Linear(2, 2), tmp_path / "model.onnx")
+
+    def lacking(*_: object, **__: object) -> None:
+        raise ModuleNotFoundError("No module named 'onnxscript'", name="onnxscript")
+
+    monkeypatch.setattr(torch.onnx, "export", lacking)
+    with pytest.raises(UserError, match="ONNX files are written with the package onnxscript; pip install onnx onnxscr"):
+        export_onnx(model, tmp_path / "model.onnx")
+    assert not list(tmp_path.iterdir())

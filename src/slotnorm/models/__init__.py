@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from slotnorm.models.feature_autoencoder import FeatureAutoencoder as FeatureAutoencoder
     from slotnorm.models.image_autoencoder import ImageAutoencoder as ImageAutoencoder
     from slotnorm.models.importing import carry_over as carry_over
+    from slotnorm.models.onnx_export import export_onnx as export_onnx
     from slotnorm.models.parts import Decomposition as Decomposition
     from slotnorm.models.parts import SlotModel as SlotModel
     from slotnorm.models.set_predictor import SetPredictor as SetPredictor
@@ -21,6 +22,7 @@ _HOME = {
     "FeatureAutoencoder": "slotnorm.models.feature_autoencoder",
     "SetPredictor": "slotnorm.models.set_predictor",
     "carry_over": "slotnorm.models.importing",
+    "export_onnx": "slotnorm.models.onnx_export",
     "matching_loss": "slotnorm.models.set_predictor",
 }
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from slotnorm.errors import UserError, nearest
 from slotnorm.initialization import Initialization
 from slotnorm.models.convolution import Convolution, TransposedConvolution, lay_out, reach_of_taps, spread
-from slotnorm.models.mixing import SlotDecoding, join, mix, rows_at_once
+from slotnorm.models.mixing import SlotDecoding, join, mix, rows_at_once, split
 from slotnorm.models.parts import (
     Decomposition,
     PositionEmbedding,
@@ -129,7 +129,7 @@ class ImageEncoder(nn.Module):
         )  # fmt: skip
         images = images.to(self.norm.weight.dtype)
         at_once = rows_at_once(self.norm.weight.numel() * self.size**2 * images.element_size(), images.device)
-        grids = join([self.cnn(rows) for rows in images.split(at_once)])
+        grids = join([self.cnn(rows) for rows in split(images, at_once)])
         tokens = (grids + self.position()).flatten(2).mT
         return self.mlp(self.norm(tokens))  # type: ignore[no-any-return]
 

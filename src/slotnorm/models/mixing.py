@@ -63,10 +63,13 @@ def needs_graph(*tensors: Tensor) -> bool:
 
 
 def rows_at_once(row_bytes: int, device: torch.device) -> int:
-    """How many rows a tile has: the one place where CPU and other devices differ. A compiled graph has no tiles."""
-    if torch.compiler.is_compiling():
-        return 2**31
+    """How many rows a tile has: the one place where CPU and other devices differ."""
     return max(1, (_CACHE_BYTES if device.type == "cpu" else _DEVICE_BYTES) // row_bytes)
+
+
+def split(rows: Tensor, at_once: int) -> Sequence[Tensor]:
+    """Rows in tiles. A compiled or exported graph has none: its number of rows stays free."""
+    return (rows,) if torch.compiler.is_compiling() else rows.split(at_once)
 
 
 def tiles(slots: Tensor, at_once: int) -> Iterator[Tile]:
@@ -84,7 +87,7 @@ def join(parts: list[Tensor]) -> Tensor:
 
 
 def _mix_kept(decoding: SlotDecoding, slots: Tensor, at_once: int, reconstruct: bool) -> tuple[Tensor, Tensor | None]:
-    decoded = [decoding.decode(rows, decoding.weights, reconstruct) for rows in slots.flatten(0, 1).split(at_once)]
+    decoded = [decoding.decode(rows, decoding.weights, reconstruct) for rows in split(slots.flatten(0, 1), at_once)]
     masks = wide(join([logits for logits, _ in decoded]).unflatten(0, slots.shape[:2])).softmax(dim=1)
     if not reconstruct:
         return masks.to(slots.dtype), None
