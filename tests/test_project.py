@@ -3,6 +3,7 @@
 import ast
 import importlib
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -93,6 +94,13 @@ def test_the_version_is_said_once():
     assert project["version"] == slotnorm.__version__
     assert f"version: {slotnorm.__version__}" in (ROOT / "CITATION.cff").read_text()
     assert f"## {slotnorm.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_a_python_that_is_too_old_is_one_sentence(monkeypatch):
+    monkeypatch.setattr(sys, "version_info", (3, 10, 13))
+    monkeypatch.setattr(sys, "version", "3.10.13 (main)")
+    with pytest.raises(ImportError, match="^slotnorm needs Python 3.11 or newer, this is 3.10.13$"):
+        runpy.run_path(slotnorm.__file__)
 
 
 LIGHT = [

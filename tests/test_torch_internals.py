@@ -1,5 +1,7 @@
 """Each private name of PyTorch that slotnorm uses is removed in turn: the results stay, up to rounding."""
 
+import runpy
+
 import pytest
 import torch
 
@@ -13,6 +15,12 @@ def nnpack_asked_anew():
     torch_internals.nnpack_is_there.cache_clear()
     yield
     torch_internals.nnpack_is_there.cache_clear()
+
+
+def test_a_torch_that_is_too_old_is_one_sentence(monkeypatch):
+    monkeypatch.setattr(torch, "__version__", "2.5.1+cpu")
+    with pytest.raises(ImportError, match=r"^slotnorm needs torch 2.6 or newer, this is 2.5.1\+cpu: pip"):
+        runpy.run_path(torch_internals.__file__)
 
 
 def test_the_softmax_gradient_is_the_same_without_its_kernel(monkeypatch):

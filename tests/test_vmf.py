@@ -96,7 +96,8 @@ def test_the_mean_length_is_the_derivative_of_the_normaliser():
     kappa = np.array([0.3, 4.0, 49.99999, 50.00001, 220.0])
     for dim in (2, 5, 64, 300):
         slope = (log_normalizer(dim, kappa + 1e-4) - log_normalizer(dim, kappa - 1e-4)) / 2e-4
-        np.testing.assert_allclose(mean_length(dim, kappa), slope, rtol=1e-7)
+        # a difference of rounded numbers: SciPy 1.12 rounds a little worse than later versions
+        np.testing.assert_allclose(mean_length(dim, kappa), slope, rtol=1e-7, atol=1e-8)
 
 
 @pytest.mark.parametrize("dim", [2, 3, 8])

@@ -23,7 +23,11 @@ from itself; a test reads this list and the imports, and docs/architecture.md is
 """
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
+
+if sys.version_info < (3, 11):  # noqa: UP036 - from a checkout; pip refuses by itself
+    raise ImportError(f"slotnorm needs Python 3.11 or newer, this is {sys.version.split()[0]}")
 
 if TYPE_CHECKING:
     from slotnorm import data as data

@@ -12,6 +12,9 @@ from functools import cache
 import torch
 from torch import Tensor
 
+if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6):
+    raise ImportError(f"slotnorm needs torch 2.6 or newer, this is {torch.__version__}: pip install 'torch>=2.6,<2.14'")
+
 ADAM = importlib.import_module("torch.optim.adam")  # torch.optim deletes the attribute
 
 
