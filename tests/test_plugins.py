@@ -15,7 +15,7 @@ from slotnorm.cli.verbs import main
 from slotnorm.errors import UserError
 from slotnorm.evaluation.rows import Rows
 from slotnorm.metrics import metric
-from slotnorm.runtime.plugins import load_plugin
+from slotnorm.runtime.plugins import load_plugin, loaded_plugins
 from slotnorm.training.loop import train
 from slotnorm.training.runs import Run
 
@@ -197,3 +197,14 @@ def test_an_initialization_of_a_plugin_trains_is_scored_and_is_refused_without_i
         initialization._registry.update(known)
     with pytest.raises(UserError, match="there is no initialization 'wide'; .*one of your own is added by"):
         run.model()
+
+
+def test_two_plugins_of_one_file_name_are_both_kept(tmp_path: Path) -> None:
+    """A sweep gives its processes what `loaded_plugins` lists: none may take another one's place."""
+    files = [tmp_path / folder / "same.py" for folder in ("a", "b")]
+    for file in files:
+        file.parent.mkdir()
+        file.write_text("")
+        load_plugin(file)
+        load_plugin(file)
+    assert [path for path in loaded_plugins() if path in files] == files

@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -103,6 +103,10 @@ class Figure:
     """By normalization: how many runs, "3 of 5 runs" where some failed and are left out."""
 
 
+SectionFigure = Callable[[Section], tuple[str, str, Sequence[Sequence[Panel]]] | None]
+_section_figures: dict[str, SectionFigure] = {}
+
+
 def curve(
     runs: Sequence[RunScores],
     metric: str,
@@ -168,13 +172,13 @@ def figures(section: Section, kept: Section | None = None) -> list[Figure]:
     trained = f"Models trained on at most {section.train_objects} objects with {section.train_slots} slots."
     drawn, made = metrics_by_figure(section), []
     if segmented := drawn.pop("segmentation", []):
-        rows = [_row(shown, metric) for metric in segmented]
+        rows = [metric_row(shown, metric) for metric in segmented]
         made.append(figure("segmentation", f"Segmentation against slots and objects. {trained}", rows))
         if _has_attention(section):
-            rows = [_row(shown, metric, "attention") for metric in segmented]
+            rows = [metric_row(shown, metric, "attention") for metric in segmented]
             made.append(figure("attention", f"The same from attention instead of decoder masks. {trained}", rows))
     if reconstructed := drawn.pop("reconstruction", []):
-        rows = [_row(shown, metric) for metric in reconstructed]
+        rows = [metric_row(shown, metric) for metric in reconstructed]
         made.append(figure("reconstruction", f"Reconstruction loss against slots and objects. {trained}", rows))
     if precisions := drawn.pop("precision", []):
         for dataset in section.sets:
@@ -183,9 +187,23 @@ def figures(section: Section, kept: Section | None = None) -> list[Figure]:
             made.append(figure(f"precision {dataset}", f"Mean average precision at five distances. {trained}", rows))
     for kind, metrics in drawn.items():
         labels = ", ".join(measure(metric).label for metric in metrics)
-        rows = [_row(shown, metric) for metric in metrics]
+        rows = [metric_row(shown, metric) for metric in metrics]
         made.append(figure(kind, f"{labels} against slots and objects. {trained}", rows))
+    made += [figure(*content) for make in _section_figures.values() if (content := make(shown)) is not None]
     return [one for one in made if one.rows]
+
+
+def section_figure(make: SectionFigure) -> SectionFigure:
+    """Add a figure to every section: to the files, report.md and the page.
+
+    `make(section)` gives what it is called in files, its caption and its rows of panels, or None where there is nothing
+    to show. It is called again with the section without its failed runs, where some failed.
+    """
+    name = make.__name__
+    if name in _section_figures:
+        raise TypeError(f"figure name {name!r} of {make.__module__} is taken by {_section_figures[name].__module__}")
+    _section_figures[name] = make
+    return make
 
 
 def metrics_by_figure(section: Section) -> dict[str, list[str]]:
@@ -207,7 +225,7 @@ def runs_of(section: Section, norm: str, leave_out: bool) -> str:
     return f"{len(runs)} run{'s' * (len(runs) != 1)}"
 
 
-def _row(section: Section, metric: str, source: str | None = None) -> list[Panel]:
+def metric_row(section: Section, metric: str, source: str | None = None) -> list[Panel]:
     """A metric on each set against slots, and against objects."""
     panels = [_panel(section, metric, (dataset,), source=source) for dataset in section.sets]
     if section.object_counts():

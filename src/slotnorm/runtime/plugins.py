@@ -10,13 +10,15 @@ from slotnorm.errors import UserError
 def load_plugin(path: Path) -> None:
     """Run the Python file at `path`, once for each file; the normalizations, metrics ... in it register themselves."""
     resolved = path.resolve()
-    module_name = f"slotnorm_plugin_{resolved.stem}"
-    if module_name in sys.modules and sys.modules[module_name].__file__ == str(resolved):
+    if resolved in loaded_plugins():
         return
     if not resolved.exists():
         raise UserError(f"there is no file {path}, which --plugin names; give the path of a Python file")
     if resolved.suffix != ".py" or not resolved.is_file():
         raise UserError(f"--plugin {path} is not a Python file; give the path of one, as in --plugin my_norm.py")
+    module_name = f"slotnorm_plugin_{resolved.stem}"
+    while module_name in sys.modules:  # a file of the same name in another folder
+        module_name += "_"
     spec = importlib.util.spec_from_file_location(module_name, resolved)
     if spec is None or spec.loader is None:
         raise UserError(f"--plugin {path} cannot be loaded as a Python module; rename it to a plain identifier")
