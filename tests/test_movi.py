@@ -74,9 +74,9 @@ def decoded():
     clips = []
     for record in records(SHARD):
         read = Example(record, "here")
-        video = np.stack([movi.decode_png(bytes(frame), "RGB", "here") for frame in read.strings("video")])
+        video = np.stack([movi.decode_png(bytes(frame), "RGB", "here") for frame in read.strings("video", 99)])
         segmentations = np.stack(
-            [movi.decode_png(bytes(frame), "L", "here") for frame in read.strings("segmentations")]
+            [movi.decode_png(bytes(frame), "L", "here") for frame in read.strings("segmentations", 99)]
         )
         clips.append((video, segmentations))
     return clips
@@ -353,3 +353,18 @@ def test_the_command_says_what_it_made_and_where(tmp_path, capsys, monkeypatch):
     made = tmp_path / "data" / "movi-d" / "authors" / "test"
     assert capsys.readouterr().out == f"test: 2 frames in {made}\n"
     assert len(Scenes.open(made)) == 2
+
+
+@pytest.mark.parametrize("frames", [257, 100_000])
+def test_a_clip_of_very_many_frames_is_refused(tmp_path, frames):
+    dot, label = png(np.zeros((1, 1, 3), np.uint8)), png(np.zeros((1, 1), np.uint8))
+    write_records(tmp_path / SHARD.name, [clip_record([dot] * frames, [label] * frames)])
+    with pytest.raises(RecordError, match="record 0: 'video' is broken: it has more than 256 entries"):
+        movi.convert(tmp_path, "c", "test", tmp_path / "out", workers=1)
+
+
+def test_clips_that_would_fill_the_memory_are_refused(tmp_path):
+    dot, label = png(np.zeros((1, 1, 3), np.uint8)), png(np.zeros((1, 1), np.uint8))
+    write_records(tmp_path / SHARD.name, [clip_record([dot] * 200, [label] * 200)])
+    with pytest.raises(UserError, match="clips of 200 frames at size 1024 take over 256 MiB; lower --size"):
+        movi.convert(tmp_path, "c", "test", tmp_path / "out", size=1024, workers=1)

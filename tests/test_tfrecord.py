@@ -223,6 +223,63 @@ def test_a_gzip_bomb_is_refused_in_bounded_memory(tmp_path, claimed):
     assert torch_is_imported == "False"
 
 
+def many(values: bytes, room: int = 16 << 20) -> bytes:
+    """As many of these bytes as a quarter of the largest record has room for."""
+    return values * (room // len(values))
+
+
+def many_entries(count: int = 700_000) -> bytes:
+    """A map from different names of seven digits to nothing."""
+    digits = np.arange(count)[:, None] // 10 ** np.arange(7) % 10 + ord("0")
+    entry = np.frombuffer(field(1, field(1, b"digits!")), np.uint8)
+    entries = np.tile(entry, (count, 1))
+    entries[:, -7:] = digits
+    return field(1, entries.tobytes())
+
+
+def with_list(name: str, payload: bytes) -> bytes:
+    return example({"metadata/num_instances": integers_feature([1]), name: payload})
+
+
+# what a record can hold of tiny things; the file is some kilobytes long, and objects for them took a gigabyte
+TINY = {
+    "empty strings": lambda: with_list("video", field(1, many(b"\x0a\x00"))),
+    "unknown fields": lambda: with_list("video", field(1, many(b"\x10\x00"))),
+    "integers": lambda: with_list("metadata/num_instances", field(3, field(1, many(b"\x00")))),
+    "integers apart": lambda: with_list("metadata/num_instances", field(3, many(b"\x08\x00"))),
+    "floats": lambda: with_list("visibility", field(2, field(1, many(bytes(4))))),
+    "floats apart": lambda: with_list("visibility", field(2, many(b"\x0d\x00\x00\x00\x00"))),
+    "names": many_entries,
+}
+
+READ = """
+import resource, sys
+from slotnorm.data.movi import _read_clip
+from slotnorm.data.clevr import read_properties
+from slotnorm.data.tfrecord import Example, RecordError, records
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+for path in sys.argv[1:]:
+    for record in records(path):
+        for read in (lambda: _read_clip(record, path, 0), lambda: read_properties(Example(record, path), path)):
+            try:
+                read()
+            except RecordError as error:
+                print(error)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+"""
+
+
+def test_many_tiny_values_are_counted_before_they_are_kept(tmp_path):
+    """Read as MOVi and as CLEVR, in one process: its peak is that of the worst file."""
+    paths = [write_records(tmp_path / kind, [made()], compressed=True) for kind, made in TINY.items()]
+    ended = subprocess.run([sys.executable, "-c", READ, *paths], capture_output=True, text=True, check=True)
+    *sentences, megabytes = ended.stdout.splitlines()
+    for path in paths:
+        said = " and ".join(sentence for sentence in sentences if sentence.startswith(f"{path}: "))
+        assert re.search("has more than (1|11|256|1000) (entries|numbers)", said), f"{path.name}: {said}"
+    assert int(megabytes) < 300
+
+
 def test_what_is_no_file_is_one_sentence(tmp_path):
     with pytest.raises(UserError, match=r"cannot read .*nowhere: No such file"):
         list(records(tmp_path / "nowhere"))
@@ -263,7 +320,12 @@ def read_all(record: bytes) -> None:
         assert str(error).startswith("here: ")  # noqa: PT017
         return
     for name in read.names:
-        for reader in (read.strings, read.floats, read.integers, lambda name: read.single_bytes(name, 4)):
+        for reader in (
+            lambda name: read.strings(name, 100),
+            read.floats,
+            read.integers,
+            lambda name: read.single_bytes(name, 4),
+        ):
             try:
                 reader(name)
             except RecordError as error:
@@ -314,7 +376,7 @@ def test_what_is_written_is_read(texts, floats, integers, single, packed):
     }
     read = Example(example(features), "here")
     assert read.names == list(features)
-    assert [bytes(text) for text in read.strings("texts")] == texts
+    assert [bytes(text) for text in read.strings("texts", 100)] == texts
     assert read.floats("floats").tolist() == floats
     assert read.integers("integers").tolist() == integers
     assert read.single_bytes("single", len(single)).tobytes() == single
@@ -341,12 +403,12 @@ def test_a_list_that_is_not_of_one_byte_strings_is_refused_wherever_it_differs()
 def test_the_wrong_dataset_is_told_by_what_is_missing_or_different():
     read = Example(WHOLE, "here")
     with pytest.raises(RecordError, match="here: has no 'mask', it holds 'bytes', 'floats', 'integers', 'names'"):
-        read.strings("mask")
+        read.strings("mask", 9)
     with pytest.raises(RecordError, match="here: 'floats' is a list of floats, not of strings"):
-        read.strings("floats")
+        read.strings("floats", 9)
     with pytest.raises(RecordError, match="'floats' has 3 numbers, not 11"):
         read.floats("floats", 11)
-    with pytest.raises(RecordError, match="'integers' has 3 numbers, not 1"):
+    with pytest.raises(RecordError, match="'integers' is broken: it has more than 1 numbers: another dataset?"):
         read.integers("integers", 1)
     with pytest.raises(RecordError, match="'bytes' is not a list of 5 one-byte strings"):
         read.single_bytes("bytes", 5)

@@ -10,6 +10,9 @@ class UserError(ValueError):
 
     exit_code = 2
 
+    def __init__(self, sentence: str) -> None:
+        super().__init__(printable(sentence))
+
 
 class DamagedFile(UserError):
     """A file's content is not what was written: never used silently."""
@@ -39,6 +42,11 @@ def closest(name: str, known: Iterable[str]) -> str | None:
     alike = difflib.get_close_matches(name, names, n=1)
     abbreviated = re.compile(".*".join(map(re.escape, name))) if len(name) > 1 else re.compile("$^")
     return next(iter([*alike, *filter(abbreviated.match, names)]), None)
+
+
+def printable(text: str) -> str:
+    """The text on one line and without control characters: a file's name or a server's words may hold any."""
+    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -5,26 +5,32 @@ It gets its own name when its length and, where the server publishes one, its CR
 """
 
 import base64
-import contextlib
 import http.client
 import json
 import logging
 import os
 import re
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
 import google_crc32c
 
-import slotnorm
 from slotnorm.data.cache import cache_folder
 from slotnorm.data.conversion import check_space
 from slotnorm.data.movi import MAX_DESCRIPTION, PUBLISHED_SPLITS, shard_lengths
+from slotnorm.data.tfrecord import begins_like_records
+from slotnorm.data.web import (
+    BLOCK,
+    LEAST_RATE,
+    asking,
+    content_range,
+    open_address,
+    read_answer,
+    safe_etag,
+    whole_number,
+)
 from slotnorm.errors import DamagedFile, UserError, nearest
 from slotnorm.runtime.progress import Progress
 from slotnorm.storage import files
@@ -38,9 +44,7 @@ FOLDERS = {
     **{f"movi-{letter}": f"kubric-public/tfds/movi_{letter}/256x256/1.0.0/" for letter in "abcde"},
 }
 CLEVR_FILE = "clevr_with_masks_train.tfrecords"
-_BLOCK = 1 << 20
 _MEGABYTE = 1_000_000  # the unit of the bar
-_SECONDS_WITHOUT_DATA = 60
 _ATTEMPTS = 5  # in a row without a single byte; each waits twice as long as the one before
 _FIRST_WAIT = 1.0
 
@@ -98,15 +102,14 @@ def download(
 
 def describe(url: str) -> Remote:
     """Ask the server for a file's length, version and checksum."""
-    with _asking(url), _open(urllib.request.Request(url, method="HEAD")) as response:
-        _check_answer(response, url)
-        length = response.headers.get("Content-Length", "")
-        if not length.isdigit():
+    with asking(url), open_address(url, "HEAD") as answer:
+        length = whole_number(answer.headers.get("Content-Length", ""))
+        if length is None:
             raise UserError(f"{url} does not say its length, so a download could not be told whole; try a --mirror")
-        hashes = response.headers.get_all("x-goog-hash") or []
+        hashes = answer.headers.get_all("x-goog-hash") or []
         crc32c = re.search(r"crc32c=([A-Za-z0-9+/]{6}==)", ",".join(hashes))
         checksum = base64.b64decode(crc32c[1]).hex() if crc32c else ""
-        return Remote(url, int(length), response.headers.get("ETag", ""), checksum)
+        return Remote(url, length, safe_etag(answer.headers.get("ETag", "")), checksum)
 
 
 def fetch(remote: Remote, folder: Path, progress: Progress) -> Path:
@@ -123,14 +126,16 @@ def fetch(remote: Remote, folder: Path, progress: Progress) -> Path:
         part.unlink(missing_ok=True)
         files.write(about, version)
     silent = 0
-    while (done := part.stat().st_size if part.exists() else 0) < remote.length:
+    while (done := _length(part, remote.length)) < remote.length:
+        began = time.monotonic()
         try:
             _receive(remote, part, done, progress)
         except (OSError, http.client.HTTPException) as error:
-            silent = 0 if part.exists() and part.stat().st_size > done else silent + 1
+            came = _length(part, remote.length) - done
+            silent = 0 if came > LEAST_RATE * (time.monotonic() - began) else silent + 1
             if silent >= _ATTEMPTS:
                 reason = getattr(error, "reason", None) or error
-                sentence = f"{remote.url} broke off after {done} of {remote.length} bytes ({reason})"
+                sentence = f"{remote.url} broke off after {done + max(came, 0)} of {remote.length} bytes ({reason})"
                 raise UserError(f"{sentence}; the same command continues from there") from error
             time.sleep(_FIRST_WAIT * 2**silent)
     _accept(remote, part, path)
@@ -138,25 +143,48 @@ def fetch(remote: Remote, folder: Path, progress: Progress) -> Path:
     return path
 
 
+def _length(part: Path, most: int) -> int:
+    """How many bytes of a file are there; more than it has are none of it, and go."""
+    length = part.stat().st_size if part.exists() else 0
+    if length > most:
+        part.unlink()
+        return 0
+    return length
+
+
 def _receive(remote: Remote, part: Path, done: int, progress: Progress) -> None:
-    """One connection: append what comes from byte `done` on; a broken one raises, and what came stays."""
-    request = urllib.request.Request(remote.url)
-    if done:
-        request.add_header("Range", f"bytes={done}-")
-        if remote.etag:
-            request.add_header("If-Range", remote.etag)
-    with _open(request) as response:
-        _check_answer(response, remote.url)
-        expected = remote.length - done if response.status == 206 else remote.length
-        length = response.headers.get("Content-Length", "")
-        if length != str(expected):
-            raise UserError(f"{remote.url} now has another length ({length}, not {expected}); run the command again")
-        with open(part, "ab" if response.status == 206 else "wb") as file:
-            while block := response.read(_BLOCK):
+    """One connection: append what comes from byte `done` on; a broken one raises, and what came stays.
+
+    No byte beyond the announced length is written, and none from another place than was asked for.
+    """
+    asked = {"Range": f"bytes={done}-"} if done else {}
+    if done and remote.etag:
+        asked["If-Range"] = remote.etag
+    with open_address(remote.url, headers=asked) as answer:
+        start = _start_of(answer, remote, done)
+        with open(part, "ab" if start else "wb") as file:
+            for block in read_answer(answer, remote.length - start):
                 _write(file, block, part)
                 progress.advance((file.tell() // _MEGABYTE) - (file.tell() - len(block)) // _MEGABYTE)
+        if answer.read(1):
+            part.unlink()
+            raise UserError(f"{remote.url} sends more than the {remote.length} bytes it announced; try a --mirror")
     if part.stat().st_size < remote.length:
         raise ConnectionError("the connection was cut")
+
+
+def _start_of(answer: Any, remote: Remote, done: int) -> int:
+    """The place in the file from which the server sends: where it was asked to go on, or the beginning."""
+    start = 0
+    if answer.status == 206:
+        sent, start = answer.headers.get("Content-Range", ""), done
+        if content_range(sent) != (done, remote.length - 1, remote.length):
+            raise UserError(f"{remote.url} was asked for the bytes from {done} on and sends {sent!r}; try a --mirror")
+    length = answer.headers.get("Content-Length", "")
+    if whole_number(length) != remote.length - start:
+        expected = remote.length - start
+        raise UserError(f"{remote.url} now has another length ({length}, not {expected}); run the command again")
+    return start
 
 
 def _accept(remote: Remote, part: Path, path: Path) -> None:
@@ -165,9 +193,10 @@ def _accept(remote: Remote, part: Path, path: Path) -> None:
     with open(part, "rb") as file:
         beginning = file.read(64)
         file.seek(0)
-        while block := file.read(_BLOCK):
+        while block := file.read(BLOCK):
             crc.update(block)
-    if beginning.lstrip()[:1] == b"<":
+    # a record may begin with < too, since its length comes first: so that is looked at before anything is guessed
+    if not begins_like_records(beginning) and beginning.lstrip()[:1] == b"<":
         part.unlink()
         raise UserError(f"{remote.url} is a web page and not data; try again later, or a --mirror")
     if remote.crc32c and crc.digest().hex() != remote.crc32c:
@@ -187,43 +216,11 @@ def _write(file: IO[bytes], block: bytes, part: Path) -> None:
         raise UserError(f"{sentence}; free some space, the same command continues from there") from error
 
 
-def _open(request: urllib.request.Request) -> Any:
-    """Open an address; a refusal is one sentence, a failing server or connection is an OSError or HTTPException."""
-    request.add_header("User-Agent", f"slotnorm/{slotnorm.__version__}")
-    try:
-        return urllib.request.urlopen(request, timeout=_SECONDS_WITHOUT_DATA)
-    except urllib.error.HTTPError as error:
-        answer = f"the server answers {error.code} {error.reason}"
-        error.close()
-        if error.code >= 500:
-            raise ConnectionError(answer) from None
-        raise UserError(f"{request.full_url} cannot be had: {answer}") from None
-
-
-@contextlib.contextmanager
-def _asking(url: str) -> Iterator[None]:
-    """Where nothing is at stake, a failing connection is one sentence at once."""
-    try:
-        yield
-    except (OSError, http.client.HTTPException) as error:
-        reason = getattr(error, "reason", error)
-        raise UserError(f"{url} cannot be reached ({reason}); check the network, or try a --mirror") from error
-
-
-def _check_answer(response: Any, url: str) -> None:
-    if url.startswith("https:") and not response.url.startswith("https:"):
-        raise UserError(f"{url} leads to the insecure address {response.url}, which is not followed; try a --mirror")
-    kind = response.headers.get_content_type()
-    if kind == "text/html":
-        raise UserError(f"{url} answers with a web page ({kind}) and not data; behind a login page, log in first")
-
-
 def _movi_files(base: str, folder: Path, name: str, splits: tuple[str, ...]) -> tuple[list[str], int]:
     """The shards of these splits and their bytes, by the description that TensorFlow Datasets publishes beside them."""
     url = base + "dataset_info.json"
-    with _asking(url), _open(urllib.request.Request(url)) as response:
-        _check_answer(response, url)
-        content = response.read(MAX_DESCRIPTION)
+    with asking(url), open_address(url) as answer:
+        content = b"".join(read_answer(answer, MAX_DESCRIPTION))
     try:
         description = json.loads(content)
     except (ValueError, RecursionError) as error:
@@ -244,8 +241,8 @@ def _movi_files(base: str, folder: Path, name: str, splits: tuple[str, ...]) -> 
 
 def _published_bytes(description: Any, split: str) -> int:
     """What a split takes according to its description; 0 where that is not said."""
-    sizes = {entry["name"]: str(entry.get("numBytes", "")) for entry in description["splits"]}
-    return int(sizes[split]) if sizes[split].isdigit() else 0
+    sizes = {entry["name"]: whole_number(entry.get("numBytes")) for entry in description["splits"]}
+    return sizes[split] or 0
 
 
 def _present_bytes(path: Path) -> int:

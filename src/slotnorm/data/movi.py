@@ -26,6 +26,7 @@ from slotnorm.data.conversion import check_space, identity, in_processes
 from slotnorm.data.resize import method_of, resize
 from slotnorm.data.scenes import Scenes
 from slotnorm.data.tfrecord import Example, RecordError, records
+from slotnorm.data.web import whole_number
 from slotnorm.errors import UserError, nearest
 from slotnorm.runtime.progress import Progress
 from slotnorm.storage.seals import read_json
@@ -37,6 +38,8 @@ SIZE = 224  # what the ViT takes
 MAX_DESCRIPTION = 1 << 24  # bytes of dataset_info.json
 PUBLISHED_SPLITS = {"train": "train", "val": "validation", "test": "test"}  # our name -> that of the files
 
+_MOST_FRAMES = 256  # of a clip; MOVi's have 24
+_MOST_CLIP_BYTES = 1 << 28  # of a clip's frames at the size that was asked for
 _LARGEST_FRAME = 1024  # pixels; MOVi is published at 128, 256 and 512
 _METHOD = method_of("movi-c", "paper")  # of every variant and protocol
 _PNG = b"\x89PNG\r\n\x1a\n"
@@ -78,6 +81,8 @@ def convert(
     lengths = _published_lengths(shards, split)
     first = next(_clips(shards[:1], None, 0))
     frames = len(first.video)
+    if frames * size * size * 4 > _MOST_CLIP_BYTES:
+        raise UserError(f"clips of {frames} frames at size {size} take over {_MOST_CLIP_BYTES >> 20} MiB; lower --size")
     fields: dict[str, tuple[tuple[int, ...], str]] = {
         "images": ((size, size, 3), "uint8"), "labels": ((size, size), "uint8"),
         "clip": ((), "int32"), "frame": ((), "uint16"),
@@ -207,7 +212,7 @@ def _read_clip(record: bytes, where: str, number: int) -> Clip:
     if not 0 <= objects < 256:
         raise RecordError(f"{where}: 'metadata/num_instances' is {objects}: another dataset?")
     video, segmentations = (
-        [bytes(picture) for picture in example.strings(name)] for name in ("video", "segmentations")
+        [bytes(picture) for picture in example.strings(name, _MOST_FRAMES)] for name in ("video", "segmentations")
     )
     if not video:
         raise RecordError(f"{where}: 'video' has no frames: another dataset?")
@@ -227,10 +232,13 @@ def _published_lengths(shards: list[Path], split: str) -> list[int] | None:
 def shard_lengths(description: Any, path: Path | str) -> dict[str, list[int]]:
     """Split -> clips of each shard, from a dataset_info.json of TensorFlow Datasets."""
     try:
-        return {
-            str(split["name"]): [int(length) for length in split["shardLengths"]] for split in description["splits"]
+        lengths = {
+            str(split["name"]): [whole_number(length) for length in split["shardLengths"]]
+            for split in description["splits"]
         }
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(
-            f"{path} does not list the shards of splits as TensorFlow Datasets does; fetch it again"
-        ) from error
+    except (KeyError, TypeError):
+        lengths = {"": [None]}
+    known = {name: [length for length in shards if length is not None] for name, shards in lengths.items()}
+    if known != lengths:
+        raise UserError(f"{path} does not list the shards of splits as TensorFlow Datasets does; fetch it again")
+    return known

@@ -8,6 +8,7 @@ Nothing in a file is trusted: whatever it holds, reading ends with the records o
 import importlib
 import struct
 import zlib
+from array import array
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -93,6 +94,14 @@ def _is_header(header: bytes) -> bool:
     return len(header) == 12 and _masked_crc(header[:8]) == struct.unpack_from("<I", header, 8)[0]
 
 
+def begins_like_records(beginning: bytes) -> bool:
+    """Whether a file with these first bytes, 12 or more, is of records: by the checksum of the first one's length.
+
+    A gzip file counts, since only unpacking would tell.
+    """
+    return _is_header(beginning[:12]) or beginning.startswith(_GZIP_MAGIC)
+
+
 class _Content:
     """The uncompressed bytes of a file, taken from front to end."""
 
@@ -158,6 +167,11 @@ def _gunzip(file: IO[bytes]) -> Iterator[bytes]:
 
 
 _LIST_KINDS = {1: "strings", 2: "floats", 3: "integers"}
+# Whatever a record claims is counted before it is kept: a list of empty strings takes 2 bytes each in the file and a
+# hundred times that in memory.
+_MOST_LISTS = 1000  # of an example; MOVi's have 60
+_MOST_NUMBERS = 1 << 20  # of a list whose length the caller does not know
+_FEW = 16  # fields of an entry of the map, which has two
 
 
 class Example:
@@ -167,9 +181,9 @@ class Example:
         self._where = where
         self._lists: dict[str, tuple[str, memoryview]] = {}
         with self._telling("is not a tf.Example"):
-            for number, features in _fields(memoryview(record)):
+            for number, features in _fields(memoryview(record), _FEW):
                 if number == 1 and isinstance(features, memoryview):
-                    for entry_number, entry in _fields(features):
+                    for entry_number, entry in _fields(features, _MOST_LISTS):
                         if entry_number == 1 and isinstance(entry, memoryview):
                             self._read_entry(entry)
 
@@ -181,11 +195,11 @@ class Example:
         """The names of all lists, in the file's order."""
         return list(self._lists)
 
-    def strings(self, name: str) -> list[memoryview]:
-        """A list of byte strings, as views of the record."""
+    def strings(self, name: str, most: int) -> list[memoryview]:
+        """A list of up to `most` byte strings, as views of the record; a longer one is refused before it is kept."""
         payload = self._payload(name, "strings")
         with self._telling(f"{name!r} is broken"):
-            return [value for number, value in _fields(payload) if number == 1 and isinstance(value, memoryview)]
+            return [value for number, value in _fields(payload, most) if number == 1 and isinstance(value, memoryview)]
 
     def single_bytes(self, name: str, count: int) -> NDArray[np.uint8]:
         """(count,) the bytes of a list of `count` ONE-byte strings, as a strided view of the record: no copy."""
@@ -196,45 +210,42 @@ class Example:
 
     def floats(self, name: str, count: int | None = None) -> NDArray[np.float32]:
         """(count,) a list of floats, packed or not."""
-        payload = self._payload(name, "floats")
-        parts: list[NDArray[np.float32]] = []
+        payload, most = self._payload(name, "floats"), _MOST_NUMBERS if count is None else count
+        content = bytearray()
         with self._telling(f"{name!r} is broken"):
-            for number, value in _fields(payload):
+            for number, value in _fields(payload, most):
                 if number == 1 and isinstance(value, memoryview):
                     if len(value) % 4:
                         raise _Broken("a list of floats has a length that 4 does not divide")
-                    parts.append(np.frombuffer(value, dtype="<f4"))
-        values = np.concatenate(parts) if parts else np.zeros(0, np.float32)
-        return np.asarray(self._counted(name, values, count), dtype=np.float32)
+                    if len(content) + len(value) > 4 * most:
+                        raise _Broken(f"it has more than {most} numbers: another dataset?")
+                    content += value
+        return np.asarray(self._counted(name, np.frombuffer(content, dtype="<f4"), count), dtype=np.float32)
 
     def integers(self, name: str, count: int | None = None) -> NDArray[np.int64]:
         """(count,) a list of integers, packed or not."""
-        payload = self._payload(name, "integers")
-        values: list[int] = []
+        payload, most = self._payload(name, "integers"), _MOST_NUMBERS if count is None else count
+        values = array("Q")
         with self._telling(f"{name!r} is broken"):
-            for number, value in _fields(payload):
-                if number != 1:
-                    continue
-                if isinstance(value, int):
-                    values.append(value)
-                else:
-                    at = 0
-                    while at < len(value):
-                        integer, at = _varint(value, at)
+            for number, value in _fields(payload, most):
+                if number == 1:
+                    for integer in [value] if isinstance(value, int) else _varints(value):
+                        if len(values) == most:
+                            raise _Broken(f"it has more than {most} numbers: another dataset?")
                         values.append(integer)
         # protobuf writes a negative integer as its 64-bit two's complement
-        return self._counted(name, np.array(values, dtype=np.uint64).astype(np.int64), count)
+        return self._counted(name, np.frombuffer(values, dtype=np.uint64).astype(np.int64), count)
 
     def _read_entry(self, entry: memoryview) -> None:
         name, kind, payload = "", "", memoryview(b"")
-        for number, value in _fields(entry):
+        for number, value in _fields(entry, _FEW):
             if number == 1 and isinstance(value, memoryview):
                 try:
                     name = str(value, "utf-8")
                 except UnicodeDecodeError:
                     raise _Broken("a feature's name is not text") from None
             elif number == 2 and isinstance(value, memoryview):
-                for list_number, values in _fields(value):
+                for list_number, values in _fields(value, _FEW):
                     if list_number in _LIST_KINDS and isinstance(values, memoryview):
                         kind, payload = _LIST_KINDS[list_number], values
         self._lists[name] = (kind, payload)
@@ -285,10 +296,20 @@ def _varint(data: memoryview, at: int) -> tuple[int, int]:
     raise _Broken("it holds an integer of more than 10 bytes")
 
 
-def _fields(message: memoryview) -> Iterator[tuple[int, memoryview | int]]:
-    """The fields of a protobuf message: number, and an integer or a view of the bytes."""
+def _varints(data: memoryview) -> Iterator[int]:
     at = 0
+    while at < len(data):
+        value, at = _varint(data, at)
+        yield value
+
+
+def _fields(message: memoryview, most: int) -> Iterator[tuple[int, memoryview | int]]:
+    """The fields of a protobuf message, `most` of them: number, and an integer or a view of the bytes."""
+    at = count = 0
     while at < len(message):
+        count += 1
+        if count > most:
+            raise _Broken(f"it has more than {most} entries")
         tag, at = _varint(message, at)
         wire_type = tag & 7
         if wire_type == 0:
