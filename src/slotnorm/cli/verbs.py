@@ -190,12 +190,11 @@ def report(
         models: run the models for pictures and diagnostics that are not kept beside the runs yet
         rows: write all rows as rows.csv.gz
     """
-    from slotnorm.report.claims.checking import counted
+    from slotnorm.report.prose import headline
     from slotnorm.report.writing import write_report
 
     made = write_report(runs, out, data=data, models=models, rows=rows)
-    claims = ", ".join(f"{count} {verdict}" for verdict, count in counted(made.outcomes).items() if count)
-    print(f"{len(made.runs)} runs in {len(made.sections)} sections; claims: {claims}")
+    print(headline(made))
     print(f"report: {out / 'report.md'}")
     print(f"page: {out / 'index.html'}")
 
@@ -225,15 +224,15 @@ def reproduce(
         data: folder of the built set, or of its splits, when it is not in the cache
     """
     from slotnorm.cli.reproduction import Reproduction, reproduce
-    from slotnorm.report.claims.checking import counted
+    from slotnorm.report.prose import headline
     from slotnorm.runtime import allocator
 
     allocator.keep_freed_memory()
     out = Path(f"reproduce-{name}") if out is None else out
     made = reproduce(Reproduction(name, out, norms, seeds, steps, scenes, slots, jobs, data))
-    claims = ", ".join(f"{count} {verdict}" for verdict, count in counted(made.outcomes).items() if count)
-    print(f"{len(made.runs)} runs in {len(made.sections)} sections; claims: {claims}")
+    print(headline(made))
     print(f"report: {out / 'report' / 'report.md'}")
+    print(f"page: {out / 'report' / 'index.html'}")
 
 
 def segment(

@@ -6,7 +6,7 @@ from typing import Any
 from slotnorm.report.appearance import looks
 from slotnorm.report.background_figure import TITLE, Background
 from slotnorm.report.claims import vocabulary
-from slotnorm.report.claims.checking import SCALES, Outcome, counted
+from slotnorm.report.claims.checking import SCALES, Finding, Outcome, in_short
 from slotnorm.report.contents import Report, SectionContents
 from slotnorm.report.effect_figure import forests
 from slotnorm.report.effects import WITHOUT_FAILED, Effect
@@ -24,15 +24,56 @@ def report_page(report: Report) -> str:
         lines += ["## Zero-shot transfer", "", to_markdown(everything)]
         if kept is not None:
             lines += ["Without failed runs:", "", to_markdown(kept)]
-    lines += ["## Claims of the paper", "", _claims_in_short(report.outcomes), ""]
+    lines += [
+        "## Claims of the paper",
+        "",
+        f"{_claims_in_short(report.outcomes)}. All of them: [claims.md](claims.md).",
+        "",
+    ]
     lines += ["## Provenance", "", *_provenance(report), ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
+def headline(report: Report) -> str:
+    """What a report is of, in one line: "84 runs in 7 sections; claims: toy: 3 agree, ..."."""
+    return f"{_amount(report)}; claims: {in_short(report.outcomes)}"
+
+
+def _amount(report: Report) -> str:
+    runs, sections = len(report.runs), len(report.sections)
+    return f"{runs} run{'s' * (runs != 1)} in {sections} section{'s' * (sections != 1)}"
+
+
 def claims_page(outcomes: Sequence[Outcome]) -> str:
     """claims.md: every claim, what the paper says, what our runs say, at which scale, on which numbers."""
-    lines = ["# What the paper claims, and what our runs say", "", _claims_in_short(outcomes), ""]
-    lines += [
+    lines = ["# What the paper claims, and what our runs say", "", f"{_claims_in_short(outcomes)}.", ""]
+    lines += claims_table(outcomes)
+    lines += ["", "## What each verdict rests on", ""]
+    for outcome in outcomes:
+        if outcome.findings:
+            where = f"{outcome.scale}, {escaped(outcome.section)}"
+            claim = outcome.claim
+            lines += [
+                f"### {claim.number}. {escaped(claim.statement)} ({where}): {verdict_in_words(outcome)}",
+                "",
+                f"The paper: \u201c{escaped(claim.sentence)}\u201d",
+                "",
+                f"Read as: {escaped(claim.rule)}",
+                "",
+            ]
+            lines += [
+                f"- {escaped(finding.words)}: **{_held(finding)}**. {escaped(finding.numbers)}"
+                for finding in outcome.findings
+            ]
+            lines.append("")
+    lines += ["## What the words mean", "", vocabulary.WORDS, ""]
+    lines += ["## Which runs stand for which of the paper's studies", "", *_stand_ins()]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def claims_table(outcomes: Sequence[Outcome]) -> list[str]:
+    """A line for each claim and scale: what the paper says, what our runs say, and how many parts of it hold."""
+    lines = [
         "| no. | paper | claim | scale, runs | ours | with failed runs | parts that hold |",
         "|---|---|---|---|---|---|---|",
     ]
@@ -42,40 +83,31 @@ def claims_page(outcomes: Sequence[Outcome]) -> str:
         where = f"{outcome.scale}: {escaped(outcome.section)}" if outcome.scale else "–"
         claim = outcome.claim
         words = (claim.number, escaped(claim.study), escaped(claim.statement), where)
-        verdicts = (f"**{outcome.verdict}**", outcome.with_failed or "", parts)
+        verdicts = (verdict_in_words(outcome, "**"), outcome.with_failed or "", parts)
         lines.append(f"| {' | '.join(map(str, (*words, *verdicts)))} |")
-    lines += ["", "## What each verdict rests on", ""]
-    marks = {True: "holds", False: "does not hold", None: "not decided"}
-    for outcome in outcomes:
-        if outcome.findings:
-            where = f"{outcome.scale}, {escaped(outcome.section)}"
-            lines += [
-                f"### {outcome.claim.number}. {escaped(outcome.claim.statement)} ({where}): {outcome.verdict}",
-                "",
-            ]
-            lines += [
-                f"- {escaped(finding.words)}: **{marks[finding.holds]}**. {escaped(finding.numbers)}"
-                for finding in outcome.findings
-            ]
-            lines.append("")
-    lines += [
-        "## What the words mean",
-        "",
-        _thresholds(),
-        "",
-        "## Which runs stand for which of the paper's studies",
-        "",
-    ]
+    return lines
+
+
+def verdict_in_words(outcome: Outcome, mark: str = "") -> str:
+    """The verdict, and why where it is undecided: "undecided: within noise, too few seeds"."""
+    return f"{mark}{outcome.verdict}{mark}" + (f": {', '.join(outcome.reasons)}" if outcome.reasons else "")
+
+
+def _held(finding: Finding) -> str:
+    return {True: "holds", False: "does not hold", None: f"not decided ({finding.reason})"}[finding.holds]
+
+
+def _stand_ins() -> list[str]:
     scales = list(SCALES)
-    lines += [f"| paper | {' | '.join(scales)} |", f"|---|{'---|' * len(scales)}"]
+    lines = [f"| paper | {' | '.join(scales)} |", f"|---|{'---|' * len(scales)}"]
     for study in SCALES["full"]:
         lines.append(f"| {study} | {' | '.join(SCALES[scale].get(study, '–') for scale in scales)} |")
-    return "\n".join(lines).rstrip() + "\n"
+    return lines
 
 
 def _opening(report: Report) -> str:
     runs, failed = report.runs, [run.name for run in report.runs if run.failed]
-    words = [f"{len(runs)} runs in {len(report.sections)} section{'s' * (len(report.sections) != 1)}."]
+    words = [f"{_amount(report)}."]
     if failed:
         words.append(
             f"{len(failed)} of them failed by the failed-run rule ({', '.join(escaped(name) for name in failed)}); "
@@ -182,16 +214,8 @@ def _apart(contents: SectionContents) -> list[str]:
 
 
 def _claims_in_short(outcomes: Sequence[Outcome]) -> str:
-    counts = counted(outcomes)
-    shown = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
-    return f"Of {sum(counts.values())} claims, at the largest scale run: {shown}. All of them: [claims.md](claims.md)."
-
-
-def _thresholds() -> str:
-    text = (vocabulary.__doc__ or "").partition("\n\n")[2]
-    for name in ("NOTICEABLE_L2", "NOTICEABLE", "LARGE", "ONE_BACKGROUND"):
-        text = text.replace(name, str(getattr(vocabulary, name)))
-    return text.strip()
+    claims = len({outcome.claim.number for outcome in outcomes})
+    return f"Of {claims} claims, at each scale that was run: {in_short(outcomes)}"
 
 
 def _provenance(report: Report) -> list[str]:

@@ -73,6 +73,8 @@ class SceneScores:
     """(k,), ascending."""
     images: Array
     """(n,), ascending; one entry, -1, of a metric that belongs to the whole set."""
+    objects: Array
+    """(n,); -1 where it is not known."""
     few: Array
     """(n,): whether fewer than two objects are visible."""
     values: Array
@@ -85,9 +87,9 @@ class SceneScores:
         images, at_image = np.unique(rows["image"], return_inverse=True)
         values = np.full((len(slots), len(images)), np.nan)
         values[at_slots, at_image] = rows["value"]
-        alone = np.zeros(len(images), dtype=bool)
-        alone[at_image] = few
-        return cls(slots, images, alone, values)
+        objects, alone = np.empty(len(images), dtype=np.int64), np.empty(len(images), dtype=bool)
+        objects[at_image], alone[at_image] = rows["objects"], few
+        return cls(slots, images, objects, alone, values)
 
     @property
     def of_scenes(self) -> bool:

@@ -66,16 +66,18 @@ class EqualSlots:
 
 
 @torch.no_grad()
-def check_theory(trained: SlotAttention, seed: int = 0) -> list[Check]:
-    """All statements: those about a layer on random ones (the worst of several) and on `trained`."""
-    trained = copy.deepcopy(trained).double().eval()
+def check_theory(trained: SlotAttention | None = None, seed: int = 0) -> list[Check]:
+    """All statements: those about a layer on random ones (the worst of several), and on `trained` if given."""
+    trained = None if trained is None else copy.deepcopy(trained).double().eval()
     randoms = [random_layer(DIM, seed + index) for index in range(_RANDOM_LAYERS)]
-    tokens, tokens_of_trained = random_tokens(DIM, seed), random_tokens(trained.dim_in, seed)
+    tokens = random_tokens(DIM, seed)
 
     def on_both(where: str, statement: str, measure: Measure, limit: float = _ROUNDING, form: str = "{:.1e}") -> Check:
         worst = _worst(measure(layer, tokens) for layer in randoms)
+        if trained is None:
+            return Check(where, statement, worst, None, limit, form)
         try:
-            return Check(where, statement, worst, measure(trained, tokens_of_trained), limit, form)
+            return Check(where, statement, worst, measure(trained, random_tokens(trained.dim_in, seed)), limit, form)
         except UserError as error:  # parameters of the set of measure zero that the propositions leave out
             return Check(where, statement, worst, None, limit, form, note=str(error))
 

@@ -1,4 +1,4 @@
-"""The paper's claims, each checked on our scores; what its words mean in numbers is said in evidence.py."""
+"""The paper's claims, each checked on our scores; what their words mean in numbers is said in vocabulary.py."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -6,11 +6,15 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from slotnorm import experiments
-from slotnorm.report.claims import beyond_discovery, discovery  # noqa: F401 (they register the claims)
-from slotnorm.report.claims.vocabulary import CLAIMS, Claim, Evidence, NotRun, TransferEvidence
+from slotnorm.report.claims import clevr, movi, properties, theory  # noqa: F401 (they register the claims)
+from slotnorm.report.claims.estimates import Resamples, StudyScores, TransferScores
+from slotnorm.report.claims.vocabulary import CLAIMS, Claim, Reason, Undecided
 from slotnorm.report.sections import Section
 
-Verdict = Literal["agrees", "agrees as far as run", "differs", "not run"]
+Verdict = Literal["agrees", "differs", "undecided", "not run"]
+VERDICTS: tuple[Verdict, ...] = ("agrees", "differs", "undecided", "not run")
+EXACT = "exact"  # the scale of what needs no run
+PARTLY = "only a part was run"
 
 # Which of our studies stands for which of the paper's, by scale. The first are the paper's own.
 SCALES: dict[str, dict[str, str]] = {
@@ -33,9 +37,11 @@ class Finding:
 
     words: str
     holds: bool | None
-    """None: could not be decided."""
+    """None: not decided."""
     numbers: str
     """What it rests on, or what is missing."""
+    reason: Reason = ""
+    """Why it is not decided."""
 
 
 @dataclass(frozen=True)
@@ -52,31 +58,43 @@ class Outcome:
     with_failed: Verdict | None = None
     """The verdict with failed runs kept; None when no run failed."""
 
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why it is undecided, each reason once; empty for other verdicts."""
+        if self.verdict != "undecided":
+            return ()
+        reasons = [PARTLY if finding.reason == "not run" else finding.reason for finding in self.findings]
+        return tuple(dict.fromkeys(reason for reason in reasons if reason))
+
 
 def claims() -> list[Claim]:
     """All of them, by number."""
     return [CLAIMS[number] for number in sorted(CLAIMS)]
 
 
-def check_claims(sections: Sequence[Section], with_theory: bool = True) -> list[Outcome]:
-    """Every claim at every scale that has runs, and once as "not run" where none has."""
+def check_claims(sections: Sequence[Section], with_theory: bool = True, train: bool = True) -> list[Outcome]:
+    """Every claim at every scale that has runs, and once as "not run" where none has.
+
+    `with_theory` False leaves the propositions alone; `train` False checks them without training a layer for it.
+    """
     outcomes: list[Outcome] = []
+    resamples = Resamples()
     for claim in claims():
         if claim.study == "theory":
-            found = [_theory(claim)] if with_theory else []
+            checked = [_theory(claim, train)] if with_theory else []
         else:
-            found = [outcome for scale in SCALES for outcome in _at_scale(claim, scale, sections)]
-        outcomes += found or [Outcome(claim, "", "", "not run", ())]
+            checked = [outcome for scale in SCALES for outcome in _at_scale(claim, scale, sections, resamples)]
+        outcomes += checked or [Outcome(claim, "", "", "not run", ())]
     return outcomes
 
 
-def _at_scale(claim: Claim, scale: str, sections: Sequence[Section]) -> list[Outcome]:
+def _at_scale(claim: Claim, scale: str, sections: Sequence[Section], resamples: Resamples) -> list[Outcome]:
     stands_for = SCALES[scale]
     if claim.study not in stands_for:
         return []
     ours = stands_for[claim.study]
     if ours in experiments.transfers():
-        return _transfer(claim, scale, experiments.transfers()[ours], sections)
+        return _transfer(claim, scale, experiments.transfers()[ours], sections, resamples)
     related: dict[str, Section] = {}
     for study, name in stands_for.items():
         for section in sections:
@@ -85,54 +103,56 @@ def _at_scale(claim: Claim, scale: str, sections: Sequence[Section]) -> list[Out
     outcomes = []
     for section in sections:
         if section.study == ours:
-            evidence = Evidence(section, related)
-            findings = _findings(claim, evidence)
+            scores = StudyScores(section, related, True, resamples)
+            findings = _findings(claim, scores)
             kept = None
-            if any(one.failures for one in evidence.used):
-                kept = verdict(_findings(claim, Evidence(section, related, leave_out_failed=False)))
+            if any(used.failures for used in scores.used):
+                kept = verdict(_findings(claim, StudyScores(section, related, False, resamples)))
             outcomes.append(Outcome(claim, scale, described(section), verdict(findings), findings, kept))
     return outcomes
 
 
-def _transfer(claim: Claim, scale: str, transfer: experiments.Transfer, sections: Sequence[Section]) -> list[Outcome]:
+def _transfer(
+    claim: Claim, scale: str, transfer: experiments.Transfer, sections: Sequence[Section], resamples: Resamples
+) -> list[Outcome]:
     involved = [section for section in sections if section.study in transfer.studies]
-    evidence = TransferEvidence(involved, transfer)
-    if not evidence.evaluated:
+    scores = TransferScores(involved, transfer, True, resamples)
+    if not scores.evaluated:
         return []
-    findings = _findings(claim, evidence)
+    findings = _findings(claim, scores)
     kept = None
     if any(section.failures for section in involved):
-        kept = verdict(_findings(claim, TransferEvidence(involved, transfer, leave_out_failed=False)))
+        kept = verdict(_findings(claim, TransferScores(involved, transfer, False, resamples)))
     return [Outcome(claim, scale, transfer.name, verdict(findings), findings, kept)]
 
 
-def _theory(claim: Claim) -> Outcome:
-    findings = _findings(claim, None)
-    return Outcome(claim, "exact", "random and trained layers", verdict(findings), findings)
+def _theory(claim: Claim, train: bool) -> Outcome:
+    findings = _findings(claim, train)
+    layers = "random and trained layers" if train else "random layers"
+    return Outcome(claim, EXACT, layers, verdict(findings), findings)
 
 
-def _findings(claim: Claim, evidence: Any) -> tuple[Finding, ...]:
+def _findings(claim: Claim, scores: Any) -> tuple[Finding, ...]:
     findings = []
     try:
-        for words, decide in claim.check(evidence):
+        for words, decide in claim.check(scores):
             try:
-                holds, numbers = decide()
-                findings.append(Finding(words, holds, numbers))
-            except NotRun as missing:
-                findings.append(Finding(words, None, str(missing)))
-    except NotRun as missing:
-        findings.append(Finding(claim.statement, None, str(missing)))
+                decision = decide()
+                findings.append(Finding(words, decision.holds, decision.numbers, decision.reason))
+            except Undecided as missing:
+                findings.append(Finding(words, None, str(missing), missing.reason))
+    except Undecided as missing:
+        findings.append(Finding(claim.statement, None, str(missing), missing.reason))
     return tuple(findings)
 
 
 def verdict(findings: Sequence[Finding]) -> Verdict:
-    """A claim agrees when all its parts hold, and differs when one does not; what was not run decides nothing."""
-    held = [finding.holds for finding in findings]
-    if False in held:
+    """A claim agrees when all its parts hold and differs when one does not; else it is undecided, or was not run."""
+    if any(finding.holds is False for finding in findings):
         return "differs"
-    if True not in held:
+    if all(finding.reason == "not run" for finding in findings):
         return "not run"
-    return "agrees" if None not in held else "agrees as far as run"
+    return "agrees" if all(finding.holds for finding in findings) else "undecided"
 
 
 def described(section: Section) -> str:
@@ -140,16 +160,32 @@ def described(section: Section) -> str:
     return section.title + (f" [{', '.join(section.changes)}]" if section.changes else "")
 
 
-def counted(outcomes: Sequence[Outcome]) -> dict[Verdict, int]:
-    """How many claims, by their verdict at the largest scale that was run."""
-    first: dict[int, Verdict] = {}
-    for outcome in outcomes:
-        if first.get(outcome.claim.number, "not run") == "not run":
-            first[outcome.claim.number] = outcome.verdict
-    counts: dict[Verdict, int] = {"agrees": 0, "agrees as far as run": 0, "differs": 0, "not run": 0}
-    for one in first.values():
-        counts[one] += 1
+def counted(outcomes: Sequence[Outcome]) -> dict[str, dict[Verdict, int]]:
+    """How many claims came to which verdict, for each scale at which something was run.
+
+    Claims that need runs and have none at a scale count as not run there; the one that needs none counts as "exact".
+    """
+    counts: dict[str, dict[Verdict, int]] = {}
+    for scale in (*SCALES, EXACT):
+        first: dict[int, Verdict] = {}
+        for outcome in outcomes:
+            if outcome.scale == scale:
+                first.setdefault(outcome.claim.number, outcome.verdict)
+        if first:
+            asked = [claim for claim in claims() if (claim.study == "theory") == (scale == EXACT)]
+            found = [first.get(claim.number, "not run") for claim in asked]
+            counts[scale] = {verdict: found.count(verdict) for verdict in VERDICTS}
     return counts
+
+
+def in_short(outcomes: Sequence[Outcome]) -> str:
+    """The counts as words: "toy: 3 agree, 5 differ, 12 undecided, 9 not run"."""
+    words: dict[Verdict, str] = {"agrees": "agree", "differs": "differ", "undecided": "undecided", "not run": "not run"}
+    shown = [
+        f"{scale}: " + ", ".join(f"{count} {words[verdict]}" for verdict, count in counts.items() if count)
+        for scale, counts in counted(outcomes).items()
+    ]
+    return "; ".join(shown) or "none was run"
 
 
 def as_records(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
@@ -157,8 +193,10 @@ def as_records(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
     return [
         {
             "number": outcome.claim.number, "study": outcome.claim.study, "statement": outcome.claim.statement,
+            "sentence": outcome.claim.sentence, "rule": outcome.claim.rule,
             "scale": outcome.scale, "section": outcome.section, "verdict": outcome.verdict,
-            "with_failed_runs": outcome.with_failed, "findings": [dataclasses.asdict(one) for one in outcome.findings],
+            "reasons": list(outcome.reasons), "with_failed_runs": outcome.with_failed,
+            "findings": [dataclasses.asdict(finding) for finding in outcome.findings],
         }
         for outcome in outcomes
     ]  # fmt: skip

@@ -1,105 +1,189 @@
-"""The comparisons that claims are made of: each says whether it holds, and on which numbers (words: evidence.py)."""
+"""The comparisons that claims are made of: each says whether it holds beyond its noise, and on which numbers."""
 
-from collections.abc import Callable
+from collections.abc import Iterable, Mapping, Sequence
 
-from slotnorm.report.claims.vocabulary import LARGE, Decision, Evidence, NotRun, fall, label, listed, noticeable
+from slotnorm.experiments import MAIN
+from slotnorm.report.appearance import AVERAGE_PRECISIONS
+from slotnorm.report.claims.estimates import StudyScores, loss
+from slotnorm.report.claims.vocabulary import (
+    FEWEST_FOR_SPREAD,
+    LARGE,
+    NOTICEABLE,
+    Decision,
+    Undecided,
+    every,
+    exceeds,
+    generally,
+    label,
+    noticeable,
+    within,
+)
+from slotnorm.report.resampling import Estimate
+
+
+def above(values: Mapping[str, Estimate], upper: Iterable[str], lower: Iterable[str], by: float = 0.0) -> Decision:
+    """Whether every one of `upper` is above every one of `lower`, by more than `by`."""
+    rest = list(lower)
+    return every([
+        exceeds(values[one] - values[other], f"{label(one)} − {label(other)}", by) for one in upper for other in rest
+    ])  # fmt: skip
+
+
+def others_than(*norms: str) -> tuple[str, ...]:
+    """The main normalizations without these."""
+    return tuple(norm for norm in MAIN if norm not in norms)
+
+
+def losses(
+    scores: StudyScores, norms: Iterable[str], metric: str, dataset: str, slots: Sequence[int]
+) -> dict[str, Estimate]:
+    """What each loses from the first of these K to the last."""
+    return {
+        norm: loss(scores.at(norm, metric, dataset, slots[0]), scores.at(norm, metric, dataset, slots[-1]), metric)
+        for norm in norms
+    }
 
 
 def falls(
-    e: Evidence, norms: tuple[str, ...], metric: str, sets: tuple[str, ...] | None = None, beyond: int = 0,
-    by: float | None = None,
+    scores: StudyScores, norms: Sequence[str], metric: str, sets: Sequence[str] | None = None, beyond: int = 0,
+    by: float | None = None, excess: bool = True,
 ) -> Decision:  # fmt: skip
-    """Whether each of the normalizations loses more than `by` between `beyond` the training K and the largest K."""
-    return _between(e, norms, metric, sets, beyond, lambda loss: loss > (noticeable(metric) if by is None else by))
+    """Whether each of the normalizations loses more than `by` with excess slots (else from the training K on)."""
+    return _with_slots(scores, norms, metric, sets, beyond, noticeable(metric) if by is None else by, excess, False)
 
 
 def holds(
-    e: Evidence, norms: tuple[str, ...], metric: str, sets: tuple[str, ...] | None = None, beyond: int = 0
+    scores: StudyScores, norms: Sequence[str], metric: str, sets: Sequence[str] | None = None, beyond: int = 0
 ) -> Decision:
-    """Whether none of them loses a noticeable amount."""
-    return _between(e, norms, metric, sets, beyond, lambda loss: loss <= noticeable(metric))
+    """Whether none of them loses a noticeable amount with excess slots."""
+    return _with_slots(scores, norms, metric, sets, beyond, noticeable(metric), True, True)
 
 
-def _between(
-    e: Evidence, norms: tuple[str, ...], metric: str, sets: tuple[str, ...] | None, beyond: int,
-    fits: Callable[[float], bool],
+def _with_slots(
+    scores: StudyScores, norms: Sequence[str], metric: str, sets: Sequence[str] | None, beyond: int, by: float,
+    excess: bool, negated: bool,
 ) -> Decision:  # fmt: skip
-    fitting, words = True, []
-    for dataset in sets or e.sets:
-        start, end = e.excess(metric, dataset, norms, beyond)
-        pairs = {norm: (e.median(norm, metric, dataset, start), e.median(norm, metric, dataset, end)) for norm in norms}
-        fitting &= all(fits(fall(before, after, metric)) for before, after in pairs.values())
-        shown = ", ".join(f"{label(norm)} {before:.3g} → {after:.3g}" for norm, (before, after) in pairs.items())
-        words.append(f"{dataset}, K {start} → {end}: {shown}")
-    return fitting, "; ".join(words)
+    decisions = []
+    for dataset in sets or scores.sets:
+        if excess:
+            slots = scores.excess(metric, dataset, norms, beyond)
+        else:
+            slots = scores.from_training(metric, dataset, norms)
+        lost = losses(scores, norms, metric, dataset, slots)
+        each = [exceeds(estimate, label(norm), by) for norm, estimate in lost.items()]
+        each = [decision.negated() for decision in each] if negated else each
+        decisions.append(every(each).at(f"{dataset}, lost from K {slots[0]} to {slots[-1]}"))
+    return every(decisions, "; ")
 
 
-def above(
-    e: Evidence, upper: tuple[str, ...], lower: tuple[str, ...], metric: str, slots: int,
-    sets: tuple[str, ...] | None = None,
+def slower(scores: StudyScores, slow: Sequence[str], fast: Sequence[str], metric: str, excess: bool = True) -> Decision:
+    """Whether each of `slow` loses less than each of `fast`."""
+    decisions = []
+    for dataset in scores.sets:
+        norms = (*slow, *fast)
+        slots = (scores.excess if excess else scores.from_training)(metric, dataset, norms)
+        lost = losses(scores, norms, metric, dataset, slots)
+        decisions.append(above(lost, fast, slow).at(f"{dataset}, lost more from K {slots[0]} to {slots[-1]}"))
+    return every(decisions, "; ")
+
+
+def above_at(
+    scores: StudyScores, upper: Sequence[str], lower: Sequence[str], metric: str, slots: int,
+    sets: Sequence[str] | None = None,
 ) -> Decision:  # fmt: skip
-    """Whether at this K every one of `upper` has a larger median than every one of `lower`."""
-    ahead, words = True, []
-    for dataset in sets or e.sets:
-        values = {norm: e.median(norm, metric, dataset, slots) for norm in (*lower, *upper)}
-        ahead &= min(values[norm] for norm in upper) > max(values[norm] for norm in lower)
-        words.append(f"{dataset}, K {slots}: {listed(values)}")
-    return ahead, "; ".join(words)
+    """Whether at this K every one of `upper` is above every one of `lower`."""
+    decisions = []
+    for dataset in sets or scores.sets:
+        values = {norm: scores.at(norm, metric, dataset, slots) for norm in (*lower, *upper)}
+        decisions.append(above(values, upper, lower).at(f"{dataset}, K {slots}"))
+    return every(decisions, "; ")
 
 
-def above_overall(e: Evidence, upper: tuple[str, ...], lower: tuple[str, ...], metric: str) -> Decision:
+def above_overall(
+    scores: StudyScores, upper: Sequence[str], lower: Sequence[str], metric: str, sets: Sequence[str] | None = None,
+    by: float = 0.0,
+) -> Decision:  # fmt: skip
     """The same of the mean of the medians from the training K on."""
-    ahead, words = True, []
-    for dataset in e.sets:
-        values = {norm: e.overall(norm, metric, dataset) for norm in (*lower, *upper)}
-        ahead &= min(values[norm] for norm in upper) > max(values[norm] for norm in lower)
-        words.append(f"{dataset}: {listed(values)}")
-    return ahead, "; ".join(words)
+    decisions = []
+    for dataset in sets or scores.sets:
+        values = {norm: scores.overall(norm, metric, dataset) for norm in (*lower, *upper)}
+        decisions.append(above(values, upper, lower, by).at(dataset))
+    return every(decisions, "; ")
 
 
-def slower(e: Evidence, slow: tuple[str, ...], fast: tuple[str, ...], metric: str) -> Decision:
-    """Whether each of `slow` loses less than each of `fast` from the training K to the largest."""
-    less, words = True, []
-    for dataset in e.sets:
-        start, end = e.excess(metric, dataset, (*slow, *fast))
-        losses = {
-            norm: fall(e.median(norm, metric, dataset, start), e.median(norm, metric, dataset, end), metric)
-            for norm in (*fast, *slow)
-        }
-        less &= max(losses[norm] for norm in slow) < min(losses[norm] for norm in fast)
-        words.append(f"{dataset}, lost from K {start} to {end}: {listed(losses)}")
-    return less, "; ".join(words)
+def generally_above(
+    scores: StudyScores, upper: Sequence[str], lower: Sequence[str], metric: str, excess: bool = False
+) -> Decision:
+    """Whether in the named share of sets and K every one of `upper` is above every one of `lower`."""
+    decisions, words = [], []
+    for dataset in scores.sets:
+        norms = (*upper, *lower)
+        slots = (scores.excess if excess else scores.slots)(metric, dataset, norms)
+        words.append(f"{dataset} K {slots[0]}-{slots[-1]}")
+        for k in slots:
+            values = {norm: scores.at(norm, metric, dataset, k) for norm in norms}
+            decisions.append(above(values, upper, lower))
+    return generally(decisions, f"cases ({', '.join(words)})")
 
 
-def alike(e: Evidence, norms: tuple[str, ...], metric: str) -> Decision:
+def alike(scores: StudyScores, norms: Sequence[str], metric: str) -> Decision:
     """Whether their overall values differ by no noticeable amount on any set."""
-    close, words = True, []
-    for dataset in e.sets:
-        values = {norm: e.overall(norm, metric, dataset) for norm in norms}
-        close &= fall(max(values.values()), min(values.values()), metric) <= noticeable(metric)
-        words.append(f"{dataset}: {listed(values)}")
-    return close, "; ".join(words)
+    decisions = []
+    for dataset in scores.sets:
+        values = {norm: scores.overall(norm, metric, dataset) for norm in norms}
+        pairs = [(one, other) for place, one in enumerate(norms) for other in norms[place + 1 :]]
+        decisions += [
+            within(loss(values[one], values[other], metric), f"{label(one)} − {label(other)}", noticeable(metric)).at(
+                dataset
+            )
+            for one, other in pairs
+        ]
+    return every(decisions)
 
 
-def large_spread(e: Evidence, norms: tuple[str, ...], metric: str) -> Decision:
+def large_spread(scores: StudyScores, norms: Sequence[str], metric: str) -> Decision:
     """Whether seeds differ a lot: the largest deviation from a median at the K of the object panels."""
-    spreads = {norm: e.at(norm, metric, e.many, e.object_slots) for norm in norms}
-    if max(spread.runs for spread in spreads.values()) < 2:
-        raise NotRun("a spread needs two runs of a normalization")
-    words = listed({norm: spread.deviation for norm, spread in spreads.items()})
-    return max(spread.deviation for spread in spreads.values()) > LARGE, f"{e.many}, K {e.object_slots}: ± {words}"
-
-
-def by_objects(e: Evidence, norms: tuple[str, ...], margin: float = 0.0) -> Decision:
-    """Whether for every object count each of them is above the baseline, or no more than `margin` below it."""
-    base = e.by_objects("weighted_mean", "f_ari")
-    baseline = dict(zip(base.x.tolist(), base.median.tolist(), strict=True))
-    ahead, words = True, []
+    k, dataset, decisions = scores.object_slots, scores.many, []
     for norm in norms:
-        mine = e.by_objects(norm, "f_ari")
-        pairs = zip(mine.x.tolist(), mine.median.tolist(), strict=True)
-        gains = {count: value - baseline[count] for count, value in pairs if count in baseline}
-        ahead &= all(gain >= -margin if margin else gain > 0 for gain in gains.values())
-        worst = min(gains, key=lambda count: gains[count])
-        words.append(f"{label(norm)} least ahead with {worst} objects ({gains[worst]:+.3f})")
-    return ahead, f"K {e.object_slots}: {', '.join(words)}"
+        deviation = scores.deviation(norm, metric, dataset, k)
+        decision = exceeds(deviation, f"{label(norm)} ±", LARGE)
+        if deviation.runs < FEWEST_FOR_SPREAD:
+            decision = Decision(None, decision.numbers, "too few seeds")
+        decisions.append(decision)
+    numbers = every(decisions).at(f"{dataset}, K {k}").numbers
+    if any(decision.holds for decision in decisions):
+        return Decision(True, numbers)
+    open_ones = [decision for decision in decisions if decision.holds is None]
+    return Decision(None, numbers, open_ones[0].reason) if open_ones else Decision(False, numbers)
+
+
+def above_baseline_by_objects(scores: StudyScores, norms: Sequence[str], by: float = 0.0) -> Decision:
+    """Whether for every object count each of them is above the baseline by more than `by`."""
+    base = scores.by_objects("weighted_mean", "f_ari")
+    decisions: list[Decision] = []
+    words = []
+    for norm in norms:
+        mine = scores.by_objects(norm, "f_ari")
+        each = {count: exceeds(mine[count] - base[count], f"{count} objects", by) for count in mine if count in base}
+        worst = min(each, key=lambda count: mine[count].value - base[count].value)
+        words.append(f"{label(norm)} − Baseline least with {each[worst].numbers}")
+        decisions += each.values()
+    verdict = every(decisions)
+    return Decision(verdict.holds, f"K {scores.object_slots}: {', '.join(words)}", verdict.reason)
+
+
+def compared(pairs: Iterable[tuple[str, Estimate, Estimate]], place: str, lower: bool = False) -> Decision:
+    """Whether of every pair (words, here, there) the first is above the second, or below it."""
+    return every([exceeds(there - here if lower else here - there, words) for words, here, there in pairs]).at(place)
+
+
+def telling_distances(scores: StudyScores, norms: Sequence[str], dataset: str, slots: int) -> list[str]:
+    """The average precisions at which some variant scores at all; none is not decided."""
+    telling = [
+        metric
+        for metric in AVERAGE_PRECISIONS
+        if max(scores.at(norm, metric, dataset, slots).value for norm in norms) > NOTICEABLE
+    ]
+    if not telling:
+        raise Undecided(f"no variant has average precision above {NOTICEABLE} at any distance", "shows nothing")
+    return telling

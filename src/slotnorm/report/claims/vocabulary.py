@@ -1,40 +1,71 @@
-"""What the paper's words mean in numbers, defined once, and the scores that a claim is checked on.
+"""What the paper's words mean in numbers, defined once; what a claim is made of, and how its parts are decided."""
 
-All comparisons are between medians over the seeds that did not fail, as in the paper.
-
-- "above", "best", "highest", "lowest": a larger (smaller) median, by any amount.
-- "falls" or "grows" with K: between two K by more than NOTICEABLE; "holds", "does not fall", "alike", "slightly": by no
-  more. On F-ARI, ARI and average precision that is a difference, on l2 a share of the smaller of the two.
-- "far above", "a lot", "large spread": by more than LARGE; the spread is the maximal deviation from the median.
-- "overall", where the paper speaks of a whole curve: the mean of the medians from the training K on.
-- "trend" with the number of objects: the slope of the least-squares line through the medians.
-- "background in one slot": a run's ARI at the training K is above ONE_BACKGROUND; spread over several
-  slots it cannot be.
-- "low" F-ARI: below half of every other variant's.
-"""
-
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
-import numpy as np
-
-from slotnorm.experiments import MAIN, Transfer
-from slotnorm.report.appearance import looks
-from slotnorm.report.curves import Curve, curve
-from slotnorm.report.scores import RunScores, Spread
-from slotnorm.report.sections import Section
-from slotnorm.report.tables import at_slots
+from slotnorm.report.appearance import looks, signed
+from slotnorm.report.effects import shown_interval
+from slotnorm.report.resampling import Estimate
 
 NOTICEABLE = 0.02
 NOTICEABLE_L2 = 0.05  # a share
 LARGE = 0.05
 ONE_BACKGROUND = 0.7
+GENERALLY = 0.75
+FEWEST_RUNS = 2  # the fewest that the paper draws a curve of: batch norm on CLEVR (6, 11)
+FEWEST_FOR_SPREAD = 3
+
+WORDS = f"""\
+All comparisons are between medians over the runs that did not fail, as in the paper. A comparison is decided only
+beyond its noise: it holds when the whole 95 % interval of the difference (10,000 resamples of scenes and runs, paired
+on the same scenes) lies on the side that the paper says, it does not hold when the whole interval lies on the other
+side, and in between it is *within noise*. With fewer than {FEWEST_RUNS} runs of a normalization there are *too few
+seeds*: scenes alone say nothing of other trainings.
+
+- "above", "best", "highest", "lowest", "outperforms": the difference is above 0.
+- "falls", "suffers", "deteriorates" with K: from one K to the other by more than {NOTICEABLE}; "robust", "does not
+  fall", "comparable", "alike", "slightly", "unsubstantial": by no more. On F-ARI, ARI and average precision that is a
+  difference; on ℓ² it is a share of the smaller of the two, {NOTICEABLE_L2}. "Noticeably better": above by more than
+  {NOTICEABLE}.
+- "substantial", "markedly", "far above", "large variability": by more than {LARGE}; the variability is the largest
+  deviation of a run from the median, and needs {FEWEST_FOR_SPREAD} runs.
+- "excess slots": K from the training K on, and not below the number of objects in the set plus one (a slot for each
+  object and one for the background); up to the largest K evaluated.
+- "generally", "in general": in at least {GENERALLY:.0%} of the cases (test sets, numbers of slots, distances); it does
+  not hold when more than {1 - GENERALLY:.0%} of them go the other way. Each case is decided beyond its own noise.
+- "overall", of a whole curve: the mean of the medians from the training K on.
+- "trend" with the number of objects: the slope of the least-squares line through the medians.
+- "background in one slot": a run's ARI at the training K is above {ONE_BACKGROUND}; a background over several
+  slots is below.
+- "low" F-ARI: below half of every other variant's, at each K from the number of objects plus one on; with fewer slots
+  no variant can score high.
+- Average precision at a distance at which no variant's median is above {NOTICEABLE} shows nothing and does not count.
+- "no run", "every run", "some runs": one counterexample refutes the first two and one example proves the last, however
+  many runs there are; otherwise as many runs are needed as the paper had.
+
+A claim *agrees* when all its parts hold and *differs* when one of them does not. Otherwise it is *undecided*, for the
+reasons given: within noise, too few seeds, all runs failed, only a part was run. *Not run*: there is no run to ask."""
+
+Reason = Literal["", "not run", "all runs failed", "too few seeds", "within noise", "shows nothing"]
 
 
-Decision = tuple[bool, str]
-"""Whether a part of a claim holds, and the numbers it rests on."""
+@dataclass(frozen=True)
+class Decision:
+    """Whether something holds, the numbers that it rests on, and where it is not decided (None) the reason."""
+
+    holds: bool | None
+    numbers: str
+    reason: Reason = ""
+
+    def negated(self) -> "Decision":
+        return Decision(None if self.holds is None else not self.holds, self.numbers, self.reason)
+
+    def at(self, place: str) -> "Decision":
+        """The same with a place before its numbers."""
+        return Decision(self.holds, f"{place}: {self.numbers}", self.reason)
+
 
 Part = tuple[str, Callable[[], Decision]]
 """The words of a part of a claim, and how it is decided."""
@@ -50,213 +81,81 @@ class Claim:
     study: str
     """The paper's study (or transfer) it speaks of; "theory" for what needs no run."""
     statement: str
+    sentence: str
+    """The paper's own words."""
+    rule: str
+    """How they are read."""
     check: Callable[[Any], Iterator[Part]]
-    """Evidence -> its parts."""
+    """Scores -> its parts."""
 
 
 CLAIMS: dict[int, Claim] = {}
 
 
-def claim(number: int, study: str, statement: str) -> Callable[[Check], Check]:
+def claim(number: int, study: str, statement: str, *, sentence: str, rule: str) -> Callable[[Check], Check]:
     """Register a function as the check of a claim."""
 
     def register(check: Check) -> Check:
-        CLAIMS[number] = Claim(number, study, statement, check)
+        CLAIMS[number] = Claim(number, study, statement, sentence, rule, check)
         return check
 
     return register
 
 
-class NotRun(Exception):
+class Undecided(Exception):
     """A claim, or a part of one, that the runs at hand cannot decide; says what is missing."""
 
-
-class Evidence:
-    """The scores of one section, and of its sections beside, as claims ask for them."""
-
-    def __init__(self, section: Section, related: Mapping[str, Section], leave_out_failed: bool = True) -> None:
-        self.all_runs = section
-        self.section = section.without_failed() if leave_out_failed else section
-        self._related, self._leave_out_failed = related, leave_out_failed
-        self.used = [section]
-        """The sections that were asked so far."""
-
-    def related(self, study: str) -> "Evidence":
-        """The section at the same scale that stands for another of the paper's studies."""
-        if study not in self._related:
-            raise NotRun(f"no runs that stand for {study} at this scale")
-        self.used.append(self._related[study])
-        return Evidence(self._related[study], self._related, self._leave_out_failed)
-
-    @property
-    def few(self) -> str:
-        """The test set with few objects."""
-        return self.sets[0]
-
-    @property
-    def many(self) -> str:
-        """The test set with many objects."""
-        return self.sets[-1]
-
-    @property
-    def sets(self) -> tuple[str, ...]:
-        if not self.section.sets:
-            raise NotRun("no test set was evaluated")
-        return (self.section.sets[0], self.section.sets[-1])[: len(self.section.sets)]
-
-    @property
-    def train_slots(self) -> int:
-        return self.section.train_slots
-
-    @property
-    def object_slots(self) -> int:
-        return self.all_runs.object_slots
-
-    def curve(self, norm: str, metric: str, dataset: str) -> Curve:
-        """The metric against K."""
-        source = self.section.source(metric)
-        found = curve(self._runs(norm), metric, dataset, "slots", source=source)
-        if not found.count.any():
-            raise NotRun(f"{norm} has no {metric} on {dataset}")
-        return found
-
-    def by_objects(self, norm: str, metric: str) -> Curve:
-        """The metric against the number of objects, at the K of the object panels."""
-        source = self.section.source(metric)
-        sets = self.section.sets
-        found = curve(self._runs(norm), metric, sets, "objects", self.object_slots, source)
-        if len(found.x) < 2:
-            raise NotRun(f"{norm} has {metric} for fewer than two object counts at {self.object_slots} slots")
-        return found
-
-    def at(self, norm: str, metric: str, dataset: str, slots: int) -> Spread:
-        """Median and deviation at one K."""
-        self._runs(norm)
-        found = at_slots(self.section, norm, metric, dataset, slots)
-        if not found.runs:
-            raise NotRun(f"{norm} has no {metric} on {dataset} at {slots} slots")
-        return found
-
-    def median(self, norm: str, metric: str, dataset: str, slots: int) -> float:
-        return self.at(norm, metric, dataset, slots).median
-
-    def slots(self, metric: str, dataset: str, norms: Iterable[str]) -> list[int]:
-        """Every K at which all of these normalizations were evaluated."""
-        common: set[int] | None = None
-        for norm in norms:
-            found = self.curve(norm, metric, dataset)
-            points = set(found.x[found.count > 0].tolist())
-            common = points if common is None else common & points
-        if not common:
-            raise NotRun(f"no common number of slots for {metric} on {dataset}")
-        return sorted(common)
-
-    def excess(self, metric: str, dataset: str, norms: Iterable[str], beyond: int = 0) -> tuple[int, int]:
-        """The two K between which a curve falls or holds: `beyond` slots above the training K, and the largest."""
-        slots = self.slots(metric, dataset, norms)
-        start = min((k for k in slots if k >= self.train_slots + beyond), default=slots[-1])
-        if start == slots[-1]:
-            raise NotRun(f"{dataset} was not evaluated with more than {start} slots")
-        return start, slots[-1]
-
-    def overall(self, norm: str, metric: str, dataset: str) -> float:
-        """The mean of the medians from the training K on."""
-        found = self.curve(norm, metric, dataset)
-        kept = (found.x >= self.train_slots) & (found.count > 0)
-        if not kept.any():
-            raise NotRun(f"{dataset} was not evaluated with {self.train_slots} slots or more")
-        return float(found.median[kept].mean())
-
-    def range_over_slots(self, norm: str, metric: str, dataset: str) -> float:
-        """Largest less smallest median from the training K on."""
-        found = self.curve(norm, metric, dataset)
-        kept = found.median[(found.x >= self.train_slots) & (found.count > 0)]
-        if len(kept) < 2:
-            raise NotRun(f"{dataset} was not evaluated with more than {self.train_slots} slots")
-        return float(kept.max() - kept.min())
-
-    def trend(self, norm: str, metric: str) -> float:
-        """The slope of the metric in the number of objects."""
-        found = self.by_objects(norm, metric)
-        kept = found.count > 0
-        return float(np.polyfit(found.x[kept], found.median[kept], 1)[0])
-
-    def failed(self, norm: str) -> tuple[int, int]:
-        """How many runs failed by the rule, and of how many."""
-        runs = [run for run in self.all_runs.of(norm) if run.failed is not None]
-        if not runs:
-            raise NotRun(f"no run of {norm} was judged by the failed-run rule")
-        return sum(run.failed is True for run in runs), len(runs)
-
-    def single_runs(self, norm: str, metric: str, dataset: str, slots: int) -> list[float]:
-        """Every run's own value."""
-        source = self.section.source(metric)
-        values = [run.mean(dataset, metric, slots, source=source).value for run in self._runs(norm)]
-        known = [value for value in values if value == value]
-        if not known:
-            raise NotRun(f"{norm} has no {metric} on {dataset} at {slots} slots")
-        return known
-
-    def _runs(self, norm: str) -> list[RunScores]:
-        runs = self.section.of(norm)
-        if not runs:
-            total = len(self.all_runs.of(norm))
-            raise NotRun(f"all {total} runs of {norm} failed" if total else f"no run of {norm}")
-        return runs
+    def __init__(self, words: str, reason: Reason = "not run") -> None:
+        super().__init__(words)
+        self.reason: Reason = reason
 
 
-class TransferEvidence:
-    """The scores of runs of several studies on one set that none of them was trained on."""
+def exceeds(estimate: Estimate, words: str, by: float = 0.0) -> Decision:
+    """Whether a number is above `by`, beyond its noise."""
+    shown = f"{words} {signed(estimate.value)} {shown_interval(estimate.interval)}".rstrip()
+    if estimate.runs < FEWEST_RUNS or (interval := estimate.interval) is None:
+        return Decision(None, shown, "too few seeds")
+    if interval.low > by:
+        return Decision(True, shown)
+    return Decision(False, shown) if interval.high < by else Decision(None, shown, "within noise")
 
-    def __init__(self, sections: Sequence[Section], transfer: Transfer, leave_out_failed: bool = True) -> None:
-        self._transfer = transfer
-        tested = [section for section in sections if any(transfer.test.name in run.datasets for run in section.runs)]
-        self._sections = {
-            study: section.without_failed() if leave_out_failed else section
-            for study in transfer.studies
-            for section in tested[::-1]
-            if section.study == study
-        }
 
-    @property
-    def evaluated(self) -> bool:
-        return bool(self._sections)
+def within(estimate: Estimate, words: str, distance: float) -> Decision:
+    """Whether a number is nowhere farther from 0 than `distance`, with all its noise."""
+    above = exceeds(estimate, words, distance)
+    below = exceeds(Estimate(-estimate.value, -estimate.draws, estimate.runs, estimate.scenes), words, distance)
+    if above.holds or below.holds:
+        return Decision(False, above.numbers)
+    if above.holds is False and below.holds is False:
+        return Decision(True, above.numbers)
+    return Decision(None, above.numbers, above.reason or below.reason)
 
-    @property
-    def studies(self) -> list[str]:
-        """Those with runs on the set, in the order of the table."""
-        return list(self._sections)
 
-    def train_factors(self, study: str) -> tuple[int, int]:
-        """(O, K) of training."""
-        return self._sections[study].train_objects, self._sections[study].train_slots
+def every(decisions: Sequence[Decision], between: str = ", ") -> Decision:
+    """Whether all hold: one that does not is enough against it, and one that is not decided leaves it open."""
+    numbers = between.join(decision.numbers for decision in decisions)
+    if any(decision.holds is False for decision in decisions):
+        return Decision(False, numbers)
+    open_ones = [decision for decision in decisions if decision.holds is None]
+    return Decision(None, numbers, open_ones[0].reason) if open_ones else Decision(True, numbers)
 
-    def medians(self, study: str, metric: str) -> dict[str, float]:
-        """Of the main normalizations."""
-        found = {
-            norm: at_slots(self._sections[study], norm, metric, self._transfer.test.name, self._transfer.slots)
-            for norm in MAIN
-        }
-        for norm, one in found.items():
-            if not one.runs:
-                raise NotRun(f"{study} has no {metric} of {norm} on {self._transfer.test.name}")
-        return {norm: one.median for norm, one in found.items()}
+
+def generally(decisions: Sequence[Decision], cases: str) -> Decision:
+    """Whether the named share of them hold; undecided as long as the open ones could tip it."""
+    held, total = sum(decision.holds is True for decision in decisions), len(decisions)
+    against = sum(decision.holds is False for decision in decisions)
+    numbers = f"of {total} {cases} {held} hold, {against} do not, {total - held - against} are not decided"
+    if held >= GENERALLY * total:
+        return Decision(True, numbers)
+    if against > (1 - GENERALLY) * total:
+        return Decision(False, numbers)
+    return Decision(None, numbers, next(decision.reason for decision in decisions if decision.holds is None))
 
 
 @cache
 def label(norm: str) -> str:
     """What the paper calls the normalization."""
     return looks([norm])[norm].label
-
-
-def listed(values: Mapping[str, float]) -> str:
-    """Values by normalization as words."""
-    return ", ".join(f"{label(norm)} {value:.3g}" for norm, value in values.items())
-
-
-def fall(before: float, after: float, metric: str) -> float:
-    """How much the metric went down, as a difference, or for l2 as a share of the smaller."""
-    return (before - after) / min(before, after) if metric == "l2" else before - after
 
 
 def noticeable(metric: str) -> float:

@@ -11,7 +11,7 @@ from slotnorm.report.page.panels import css_class, number
 from slotnorm.report.sections import Section
 from slotnorm.report.tables import Cell, Table, at_slots, decimals_of
 
-_VERDICTS = {"agrees": "yes", "agrees as far as run": "partly", "differs": "no", "not run": "open"}  # -> css class
+_VERDICTS = {"agrees": "yes", "undecided": "partly", "differs": "no", "not run": "open"}  # -> css class
 _GLANCE = ("f_ari", "ari", "l2", "ap@0.5")
 
 
@@ -75,24 +75,27 @@ def draw_glance(section: Section, shown: Section) -> Markup | None:
 
 def draw_claims(outcomes: Sequence[Outcome]) -> Markup:
     """Every claim of the paper with what became of it; those that were not run together at the end."""
-    totals = counted(outcomes)
-    badges = [element("li", _badge(verdict), f" {count}") for verdict, count in totals.items() if count]
+    badges = []
+    for scale, counts in counted(outcomes).items():
+        shown = [joined([" ", _badge(verdict), f" {count}"]) for verdict, count in counts.items() if count]
+        badges.append(element("li", f"{scale}:", *shown))
     ran = [outcome for outcome in outcomes if outcome.verdict != "not run"]
     missing = [outcome for outcome in outcomes if outcome.verdict == "not run"]
     parts: list[Markup] = [element("ul", *badges, class_="verdicts"), *map(_claim, ran)]
     if missing:
         names = [element("li", f"{one.claim.number}. {one.claim.statement}") for one in missing]
-        summary = element("summary", _badge("not run"), f" {len(missing)} claims that these runs cannot decide")
+        summary = element("summary", _badge("not run"), f" {len(missing)} claims that no run speaks to")
         parts.append(element("details", summary, element("ul", *names, class_="findings")))
     return joined(parts)
 
 
 def _claim(outcome: Outcome) -> Markup:
     scale = f"Scale: {outcome.scale}. Runs: {outcome.section}."
+    scale += f" Undecided: {', '.join(outcome.reasons)}." if outcome.reasons else ""
     head = [_badge(outcome.verdict), " ", element("span", f"{outcome.claim.number}. {outcome.claim.statement}")]
     findings = []
     for finding in outcome.findings:
-        verdict = {True: "agrees", False: "differs", None: "not run"}[finding.holds]
+        verdict = {True: "agrees", False: "differs", None: "undecided"}[finding.holds]
         findings.append(
             element("li", _badge(verdict), f" {finding.words}: ", element("span", finding.numbers, class_="numbers"))
         )
