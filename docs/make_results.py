@@ -17,13 +17,14 @@ from pathlib import Path
 from slotnorm import experiments
 from slotnorm.experiments import MAIN
 from slotnorm.report.appearance import looks, signed
-from slotnorm.report.claims.checking import counted
+from slotnorm.report.claims.checking import claims, in_short
+from slotnorm.report.claims.vocabulary import WORDS
 from slotnorm.report.contents import Report, SectionContents
 from slotnorm.report.curves import figures
 from slotnorm.report.drawing import draw
 from slotnorm.report.effects import ALL, PROPOSED_LESS_OTHERS, shown_interval
 from slotnorm.report.effects import to_markdown as effects_table
-from slotnorm.report.prose import claims_page
+from slotnorm.report.prose import claims_table
 from slotnorm.report.reading import find_folders
 from slotnorm.report.scores import RunScores, spread
 from slotnorm.report.tables import at_slots, to_markdown
@@ -33,7 +34,7 @@ from slotnorm.training.runs import Run
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
 PICTURES = ROOT / "docs" / "images" / "results"
-PAGES = (ROOT / "docs" / "results.md", ROOT / "README.md")
+PAGES = (ROOT / "docs" / "results.md", ROOT / "docs" / "claims.md", ROOT / "README.md")
 CURVES = RESULTS / "curves.csv"
 EFFECT = RESULTS / "effect.csv"
 MAIN_FIGURE = "toy-main.png"
@@ -71,7 +72,8 @@ def rebuild(out: Path, results: Path = RESULTS) -> Report:
 
 def made(report: Report) -> dict[str, str]:
     """Every made part of the pages, by name."""
-    parts = {"claims": _claims(report), "full scale": _full_scale()}
+    parts = {"claims": _claims(report), "full scale": _full_scale(), "rules": _rules(), "words": WORDS}
+    parts["claims in short"] = f"Of the paper's 30 claims, at each scale that was run: {in_short(report.outcomes)}."
     parts["effect"] = effects_table([one for one in report.effects if (one.place, one.which) == (0, ALL)]).rstrip()
     parts["effect in words"] = " ".join(_effect_in_words(report, study, words) for study, words in TOLD.items())
     for contents in report.sections:
@@ -165,13 +167,15 @@ def main_figure(report: Report, study: str) -> bytes:
 
 def _claims(report: Report) -> str:
     """Of the paper's claims those that some run can speak to."""
-    numbers = ", ".join(f"{count} {verdict}" for verdict, count in counted(report.outcomes).items() if count)
-    page = claims_page(report.outcomes).splitlines()
-    first = next(row for row, line in enumerate(page) if line.startswith("| no."))
-    lines = [line for line in page[first:] if line.startswith("|")]
-    told = zip(lines[2:], report.outcomes, strict=False)  # after the claims come tables of what they rest on
-    shown = [*lines[:2], *(line for line, outcome in told if outcome.scale)]
-    return "\n".join([f"Of the paper's 30 claims, at the largest scale run: {numbers}.", "", *shown])
+    told = [outcome for outcome in report.outcomes if outcome.scale]
+    return "\n".join([f"Of the paper's 30 claims: {in_short(report.outcomes)}.", "", *claims_table(told)])
+
+
+def _rules() -> str:
+    """Each claim: the paper's sentence, and beside it how it is read."""
+    lines = [["no.", "paper's study", "the paper's words", "read as"]]
+    lines += [[str(one.number), one.study, f"“{one.sentence}”", one.rule] for one in claims()]
+    return _table(lines)
 
 
 def _full_scale() -> str:

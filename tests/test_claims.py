@@ -286,12 +286,12 @@ def test_the_theory_claim_rests_on_the_propositions_own_checks() -> None:
     assert any("Batch Norm" in finding.words for finding in outcome.findings)
 
 
-def test_without_models_no_layer_is_trained_for_the_theory_claim(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_layer_is_trained_for_the_theory_claim(monkeypatch: pytest.MonkeyPatch) -> None:
     def train_layer() -> None:
         raise AssertionError("a layer is trained")
 
     monkeypatch.setattr("slotnorm.theory.layers.train_layer", train_layer)
-    (outcome,) = [one for one in check_claims([], train=False) if one.claim.number == 30]
+    (outcome,) = [one for one in check_claims([]) if one.claim.number == 30]
     assert (outcome.verdict, outcome.section) == ("agrees", "random layers")
     assert all("trained" not in finding.numbers for finding in outcome.findings)
 
@@ -312,12 +312,12 @@ def test_every_claim_has_the_papers_sentence_and_a_rule() -> None:
 
 def test_counts_are_for_each_scale(described: list[Section]) -> None:
     toy = divide(summarize(made_up("toy", slots=(2, 5, 7, 8, 15), images=8)))
-    counts = counted(check_claims([*described, *toy], train=False))
+    counts = counted(check_claims([*described, *toy]))
     assert list(counts) == ["full", "toy", "exact"]
     assert counts["full"] == {"agrees": 29, "differs": 0, "undecided": 0, "not run": 0}
     assert sum(counts["toy"].values()) == 29
     assert counts["toy"]["not run"] == 23  # six have runs; claim 6 needs the failed-run rule
-    assert in_short(check_claims(described, train=False)) == "full: 29 agree; exact: 1 agree"
+    assert in_short(check_claims(described)) == "full: 29 agree; exact: 1 agrees"
 
 
 def test_failed_runs_are_left_out_as_in_the_paper_and_the_verdict_with_them_is_given_beside(

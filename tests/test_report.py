@@ -97,7 +97,7 @@ def test_the_same_runs_give_the_same_bytes_and_what_is_not_ours_stays(
     (out / "mine.txt").write_text("not ours")
     verbs.main(["report", str(trained), "--out", str(out), "--no-models"])  # what was made is kept beside the runs
     said = capsys.readouterr().out
-    assert said.startswith("2 runs in 1 sections; claims: ")
+    assert said.startswith("2 runs in 1 section; claims: ")
     assert f"report: {out / 'report.md'}" in said
     again = files_of(out)
     assert again.pop("mine.txt") == b"not ours"

@@ -131,10 +131,9 @@ def compose(
     illustrate: Illustrate = lambda section: (None, ()),
     diagnose: Diagnose = lambda section: (None, ()),
     with_theory: bool = True,
-    train: bool = True,
 ) -> Report:
     """Figures, tables and claims of the material; pictures and diagnostics come from the two functions, which may have
-    to run models, and say in notes what they could not make. `train` False trains no layer for the theory's claim."""
+    to run models, and say in notes what they could not make."""
     sections = []
     stems = _stems(material.sections)
     for number, section in enumerate(material.sections):
@@ -153,7 +152,7 @@ def compose(
                 (*missing, *missing_too),
             )
         )
-    outcomes = tuple(check_claims(material.sections, with_theory, train))
+    outcomes = tuple(check_claims(material.sections, with_theory))
     tables = tuple(_transfer_tables(material.sections))
     provenance = tuple(_provenance(run) for run in material.runs)
     changes = effects(material.sections)

@@ -6,12 +6,14 @@ several numbers (a difference, a mean over K) is computed in each of the 10,000 
 middle of what comes out.
 """
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from slotnorm.report.scores import RunScores, SceneScores
@@ -120,11 +122,29 @@ def run_means(
     filled, everything, counted = np.where(known, flat, 0).astype(dtype), known.all(), known.astype(dtype)
     flat_means = means.reshape(RESAMPLES, -1)
     weights = _scene_weights(dataset, len(images))
-    for start in range(0, RESAMPLES, _AT_ONCE):
-        some = weights[start : start + _AT_ONCE].astype(dtype)
-        counts = some.sum(axis=1, keepdims=True) if everything else some @ counted
-        flat_means[start : start + _AT_ONCE] = (some @ filled) / np.where(counts > 0, counts, np.nan)
+    with _one_thread():
+        for start in range(0, RESAMPLES, _AT_ONCE):
+            some = weights[start : start + _AT_ONCE].astype(dtype)
+            counts = some.sum(axis=1, keepdims=True) if everything else _product(some, counted)
+            flat_means[start : start + _AT_ONCE] = _product(some, filled) / np.where(counts > 0, counts, np.nan)
     return means
+
+
+def _product(left: Array, right: Array) -> Array:
+    """The matrix product; by torch, whose threads can be told to stay out of it."""
+    return torch.mm(torch.from_numpy(left), torch.from_numpy(right)).numpy()
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """On matrices this narrow a second thread waits more than it works (ten times the CPU time on two busy cores), and
+    the order of sums would depend on how many there are."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def median_over_runs(values: Array, names: Sequence[str]) -> Array:

@@ -59,7 +59,7 @@ def write_report(
             progress.advance(note=section.title)
             return found
 
-        report = compose(material, inspector.illustrate, diagnose, train=models)
+        report = compose(material, inspector.illustrate, diagnose)
     write(report, Path(out), rows)
     return report
 

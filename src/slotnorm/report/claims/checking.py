@@ -72,16 +72,16 @@ def claims() -> list[Claim]:
     return [CLAIMS[number] for number in sorted(CLAIMS)]
 
 
-def check_claims(sections: Sequence[Section], with_theory: bool = True, train: bool = True) -> list[Outcome]:
+def check_claims(sections: Sequence[Section], with_theory: bool = True) -> list[Outcome]:
     """Every claim at every scale that has runs, and once as "not run" where none has.
 
-    `with_theory` False leaves the propositions alone; `train` False checks them without training a layer for it.
+    `with_theory` False leaves the propositions alone, which takes a few seconds.
     """
     outcomes: list[Outcome] = []
     resamples = Resamples()
     for claim in claims():
         if claim.study == "theory":
-            checked = [_theory(claim, train)] if with_theory else []
+            checked = [_theory(claim)] if with_theory else []
         else:
             checked = [outcome for scale in SCALES for outcome in _at_scale(claim, scale, sections, resamples)]
         outcomes += checked or [Outcome(claim, "", "", "not run", ())]
@@ -126,10 +126,9 @@ def _transfer(
     return [Outcome(claim, scale, transfer.name, verdict(findings), findings, kept)]
 
 
-def _theory(claim: Claim, train: bool) -> Outcome:
-    findings = _findings(claim, train)
-    layers = "random and trained layers" if train else "random layers"
-    return Outcome(claim, EXACT, layers, verdict(findings), findings)
+def _theory(claim: Claim) -> Outcome:
+    findings = _findings(claim, None)
+    return Outcome(claim, EXACT, "random layers", verdict(findings), findings)
 
 
 def _findings(claim: Claim, scores: Any) -> tuple[Finding, ...]:
@@ -180,9 +179,13 @@ def counted(outcomes: Sequence[Outcome]) -> dict[str, dict[Verdict, int]]:
 
 def in_short(outcomes: Sequence[Outcome]) -> str:
     """The counts as words: "toy: 3 agree, 5 differ, 12 undecided, 9 not run"."""
-    words: dict[Verdict, str] = {"agrees": "agree", "differs": "differ", "undecided": "undecided", "not run": "not run"}
+    several: dict[Verdict, str] = {"agrees": "agree", "differs": "differ"}
+
+    def words(verdict: Verdict, count: int) -> str:
+        return f"{count} {several.get(verdict, verdict) if count > 1 else verdict}"
+
     shown = [
-        f"{scale}: " + ", ".join(f"{count} {words[verdict]}" for verdict, count in counts.items() if count)
+        f"{scale}: " + ", ".join(words(verdict, count) for verdict, count in counts.items() if count)
         for scale, counts in counted(outcomes).items()
     ]
     return "; ".join(shown) or "none was run"

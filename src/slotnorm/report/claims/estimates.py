@@ -160,10 +160,13 @@ class StudyScores:
 
     def at(self, norm: str, metric: str, dataset: str, slots: int) -> Estimate:
         """The median over runs at one K."""
-        known = self.slots(metric, dataset, [norm])
+        known = self.slots(metric, dataset, (norm,))
         if slots not in known:
             raise Undecided(f"{norm} has no {metric} on {dataset} at {slots} slots")
-        return self._curve(norm, metric, dataset, known)[slots]
+        runs, source = self.runs(norm), self.all_runs.source(metric)
+        draws = self._resamples.over_slots(runs, dataset, metric, source, known)[:, known.index(slots)]
+        scenes = all(run.scenes[dataset, source, metric].of_scenes for run in runs)
+        return Estimate(_median(runs, dataset, metric, slots, source), draws, len(runs), scenes)
 
     def overall(self, norm: str, metric: str, dataset: str) -> Estimate:
         """The mean of the medians from the training K on."""
@@ -231,15 +234,6 @@ class StudyScores:
     def runs(self, norm: str) -> list[RunScores]:
         """Those of a normalization that count."""
         return runs_that_count(self.section, self.all_runs, norm)
-
-    def _curve(self, norm: str, metric: str, dataset: str, slots: Sequence[int]) -> dict[int, Estimate]:
-        runs, source = self.runs(norm), self.all_runs.source(metric)
-        draws = self._resamples.over_slots(runs, dataset, metric, source, slots)
-        scenes = all(run.scenes[dataset, source, metric].of_scenes for run in runs)
-        return {
-            k: Estimate(_median(runs, dataset, metric, k, source), column, len(runs), scenes)
-            for k, column in zip(slots, draws.T, strict=True)
-        }
 
 
 def runs_that_count(kept: Section, section: Section, norm: str) -> list[RunScores]:

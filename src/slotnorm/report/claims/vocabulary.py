@@ -28,7 +28,7 @@ seeds*: scenes alone say nothing of other trainings.
 - "falls", "suffers", "deteriorates" with K: from one K to the other by more than {NOTICEABLE}; "robust", "does not
   fall", "comparable", "alike", "slightly", "unsubstantial": by no more. On F-ARI, ARI and average precision that is a
   difference; on ℓ² it is a share of the smaller of the two, {NOTICEABLE_L2}. "Noticeably better": above by more than
-  {NOTICEABLE}.
+  {NOTICEABLE}. As read off the paper's curves, it is the difference of the medians at the two K.
 - "substantial", "markedly", "far above", "large variability": by more than {LARGE}; the variability is the largest
   deviation of a run from the median, and needs {FEWEST_FOR_SPREAD} runs.
 - "excess slots": K from the training K on, and not below the number of objects in the set plus one (a slot for each
