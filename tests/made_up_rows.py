@@ -68,7 +68,7 @@ def _scores(shape: Any, level: float, k: int, train: int, counts: np.ndarray, ra
 
 
 def save(rows: Rows, folder: Path, failed: Iterable[tuple[str, int]] = (), **header: Any) -> list[Path]:
-    """Write rows as an evaluation leaves them: RUN/rows/SET-K.npz and RUN/rows/binding.json."""
+    """Write rows as evaluations of the first form left them: RUN/rows/SET-K.npz and RUN/rows/binding.json."""
     chosen, made = set(failed), []
     for (run, norm, seed), part in rows.groups("run", "norm", "seed"):
         made.append(folder / run)

@@ -88,6 +88,7 @@ def test_rows_of_the_first_format_are_used_and_not_made_again(
     monkeypatch.setattr(scoring.Evaluation, "parts", refuse)
     (evaluation,) = plan_evaluations([run.path], "toy4", slots=range(3, 6), scenes=8, data=data)
     assert evaluation.evaluate().equals(before)
+    assert [path.name for path in sorted((run.path / "rows").glob("*.npz"))] == ["toy4.npz"]
 
 
 def test_a_half_written_evaluation_of_the_first_format_goes_on(

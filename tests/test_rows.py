@@ -2,6 +2,7 @@
 
 import csv
 import math
+import sys
 import zipfile
 
 import numpy as np
@@ -183,3 +184,27 @@ def test_what_rows_cannot_hold_is_refused_in_one_sentence():
         Rows(slots=[1.5])
     with pytest.raises(UserError, match="the column slots of rows takes numbers up to 2147483647"):
         Rows(slots=[1 << 40])
+
+
+def test_a_data_frame_has_the_columns_with_categories_and_what_is_missing():
+    pandas = pytest.importorskip("pandas")
+    rows = Rows(norm=["b", "a", "b"], slots=[3, 4, 5], image=[0, MISSING, 2], metric="ari", value=[0.5, math.nan, 1.0])
+    frame = rows.to_pandas()
+    assert list(frame.columns) == list(COLUMNS)
+    assert frame["norm"].tolist() == ["b", "a", "b"]
+    assert frame["norm"].cat.categories.tolist() == ["a", "b"]
+    assert frame["image"].isna().tolist() == [False, True, False]
+    assert frame["slots"].tolist() == [3, 4, 5]
+    assert frame["value"].isna().tolist() == [False, True, False]
+    assert frame.groupby("norm", observed=True)["value"].mean().to_dict() == {
+        "a": pytest.approx(math.nan, nan_ok=True),
+        "b": 0.75,
+    }
+    assert len(Rows().to_pandas()) == 0
+    assert isinstance(Rows.concat([rows, rows]).to_pandas(), pandas.DataFrame)
+
+
+def test_without_pandas_a_data_frame_is_one_sentence(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(UserError, match="^a DataFrame needs pandas: pip install .slotnorm.pandas.., or take rows"):
+        Rows().to_pandas()

@@ -6,7 +6,7 @@ import math
 import os
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ import tiny
 from processes import Command
 from slotnorm.cli.verbs import main
 from slotnorm.errors import Locked, UserError
-from slotnorm.evaluation import failed_runs, scoring
+from slotnorm.evaluation import failed_runs, row_files, scoring
 from slotnorm.evaluation.failed_runs import RULE
 from slotnorm.evaluation.rows import COLUMNS, Rows
 from slotnorm.evaluation.scoring import Scores
@@ -81,10 +81,12 @@ def test_rows_are_kept_beside_the_run_and_made_once(
 ) -> None:
     rows = evaluate(run, data)
     assert rows.equals(whole)
-    assert names(run) == ["binding.json", *(f"mine-0{number}.npz" for number in range(3, 7))]
-    kept = Rows.load(run.path / "rows" / "mine-05.npz")
-    assert kept.equals(whole.where(slots=5))
-    assert kept.header == rows.header == whole.header
+    assert names(run) == ["binding.json", "mine.npz"]
+    kept = Rows.load(run.path / "rows" / "mine.npz")
+    assert kept.equals(whole)
+    scenes = {name: whole.header[name] for name in ("num_scenes", "images")}
+    assert kept.header == {**whole.header, "scenes_of_slots": {str(number): scenes for number in range(3, 7)}}
+    assert rows.header == whole.header
     monkeypatch.setattr(scoring.Evaluation, "parts", refuse)
     monkeypatch.setattr(failed_runs, "judge", refuse)
     assert evaluate(run, data).equals(whole)
@@ -186,11 +188,11 @@ def test_damaged_rows_are_named_and_made_again(
     run: Run, data: Path, whole: Rows, damage: Callable[[bytes], bytes], caplog: pytest.LogCaptureFixture
 ) -> None:
     evaluate(run, data)
-    path = run.path / "rows" / "mine-04.npz"
+    path = run.path / "rows" / "mine.npz"
     path.write_bytes(damage(path.read_bytes()))
     assert evaluate(run, data).equals(whole)
     assert f"{path} is not what was written" in caplog.text
-    assert Rows.load(path).equals(whole.where(slots=4))
+    assert Rows.load(path).equals(whole)
 
 
 def test_a_damaged_part_of_an_interrupted_evaluation_is_made_again(
@@ -215,7 +217,7 @@ def test_rows_of_other_weights_are_removed_and_made_anew(
     train(tiny.experiment(steps=16), run.path.parent, data=data)
     after = evaluate(Run.open(run.path), data, 3, 3)
     assert "has rows of other weights" in caplog.text
-    assert names(run) == ["binding.json", "mine-03.npz"]
+    assert names(run) == ["binding.json", "mine.npz"]
     assert after.header["weights"] != before.header["weights"]
     assert read_judgement(run.path)["weights"] == after.header["weights"]
 
@@ -235,7 +237,7 @@ def test_rows_that_were_made_otherwise_are_made_anew(
     run: Run, data: Path, whole: Rows, caplog: pytest.LogCaptureFixture
 ) -> None:
     evaluate(run, data, 3, 3)
-    path = run.path / "rows" / "mine-03.npz"
+    path = run.path / "rows" / "mine.npz"
     rows = Rows.load(path)
     rows.save(path, {**rows.header, "protocol": "authors", "identity": "other"})
     assert evaluate(run, data, 3, 3).equals(whole.where(slots=3))
@@ -382,7 +384,7 @@ def test_the_model_is_built_once_for_all_sets_of_a_run(run: Run, data: Path, mon
     planned = plan_evaluations([run.path], "mine", slots=[3], scenes=8, data=data)
     for evaluation in planned:
         evaluation.evaluate()
-    assert names(run) == ["a-03.npz", "b-03.npz", "binding.json"]
+    assert names(run) == ["a.npz", "b.npz", "binding.json"]
     assert built == [run.experiment]
 
 
@@ -403,7 +405,7 @@ def test_rows_with_another_metric_are_kept_and_rows_without_it_are_made_anew(
 
     try:
         rows = evaluate(run, data, 3, 3)
-        assert "mine-03.npz has no occupied_slots; making it anew" in caplog.text
+        assert "mine.npz has no occupied_slots; making it anew" in caplog.text
         assert rows.where(metric="occupied_slots").unique("source") == ["masks", "attention"]
         assert set(rows.where(metric="occupied_slots")["value"].tolist()) <= {1.0, 2.0, 3.0}
         assert rows.where(metric=whole.unique("metric")).equals(whole.where(slots=3))
@@ -411,3 +413,60 @@ def test_rows_with_another_metric_are_kept_and_rows_without_it_are_made_anew(
         del metric_classes._registry["occupied_slots"]
     monkeypatch.setattr(scoring.Evaluation, "parts", refuse)
     assert evaluate(run, data, 3, 3).equals(rows)
+
+
+def as_first_form(run: Run, numbers: Iterable[int]) -> None:
+    """Put the rows of `mine` as the first form had them, a file for each K."""
+    folder = run.path / "rows"
+    for number, rows in row_files.split_by_slots(Rows.load(folder / "mine.npz")):
+        if number in numbers:
+            rows.save(folder / f"mine-{number:02}.npz")
+    (folder / "mine.npz").unlink()
+
+
+def test_rows_of_the_first_form_are_read_put_together_and_not_made_again(
+    run: Run, data: Path, whole: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluate(run, data)
+    written = (run.path / "rows" / "mine.npz").read_bytes()
+    as_first_form(run, range(3, 7))
+    first = [f"mine-0{number}.npz" for number in range(3, 7)]
+    assert names(run) == ["binding.json", *first]
+    assert Rows.concat(row_files.load_rows(run.path / "rows")).equals(whole)
+    monkeypatch.setattr(scoring.Evaluation, "parts", refuse)
+    assert evaluate(run, data, 4, 5).equals(whole.where(slots=[4, 5]))
+    assert names(run) == ["binding.json", "mine.npz"]
+    assert (run.path / "rows" / "mine.npz").read_bytes() == written
+
+
+def test_some_rows_of_the_first_form_are_gone_on_with(run: Run, data: Path, whole: Rows) -> None:
+    evaluate(run, data)
+    as_first_form(run, (3, 5))
+    assert evaluate(run, data).equals(whole)
+    assert names(run) == ["binding.json", "mine.npz"]
+
+
+def test_rows_that_were_being_put_together_when_the_power_went_count_once(
+    run: Run, data: Path, whole: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluate(run, data)
+    folder = run.path / "rows"
+    together = (folder / "mine.npz").read_bytes()
+    as_first_form(run, (3, 4))
+    (folder / "mine.npz").write_bytes(together)
+    assert Rows.concat(row_files.load_rows(folder)).equals(whole)
+    monkeypatch.setattr(scoring.Evaluation, "parts", refuse)
+    assert evaluate(run, data, 3, 3).equals(whole.where(slots=3))
+    assert names(run) == ["binding.json", "mine.npz"]
+    assert Rows.load(folder / "mine.npz").equals(whole)
+
+
+def test_a_file_tells_the_scenes_of_each_number_of_slots(run: Run, data: Path, whole: Rows) -> None:
+    evaluate(run, data, scenes=10)
+    evaluate(run, data, 4, 4)
+    rows = Rows.load(run.path / "rows" / "mine.npz")
+    assert sorted(scenes["num_scenes"] for scenes in row_files.scenes_of(rows)) == [10, NUM]
+    assert rows.where(slots=4).equals(whole.where(slots=4))
+    by_slots = dict(row_files.split_by_slots(rows))
+    assert {number: part.header["num_scenes"] for number, part in by_slots.items()} == {3: 10, 4: NUM, 5: 10, 6: 10}
+    assert evaluate(run, data).equals(whole)

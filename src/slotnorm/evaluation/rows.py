@@ -165,6 +165,26 @@ class Rows:
                 raise
             raise DamagedFile(f"{path} is sealed but holds no rows ({error}); evaluate the run again") from error
 
+    def to_pandas(self) -> Any:
+        """A pandas.DataFrame with these columns; a text is a category, and what a row does not have is missing."""
+        try:
+            import pandas
+        except ImportError as error:
+            raise UserError(
+                "a DataFrame needs pandas: pip install 'slotnorm[pandas]', or take rows['value'], a NumPy array"
+            ) from error
+        columns: dict[str, Any] = {}
+        for name, column in self._columns.items():
+            if isinstance(column, _Texts):
+                names, codes = np.unique(np.asarray(column.names, dtype=str), return_inverse=True)
+                texts = codes.reshape(-1)[column.codes] if len(column.names) else column.codes
+                columns[name] = pandas.Categorical.from_codes(texts, names.tolist())
+            elif name == "value":
+                columns[name] = column.copy()
+            else:
+                columns[name] = pandas.arrays.IntegerArray(column.astype(np.int64), column == MISSING)
+        return pandas.DataFrame(columns)
+
     def to_csv(self, path: str | Path) -> None:
         """Write the rows as CSV with a line of names; numbers so that they read back to the same bits."""
         with files.replacing(Path(path)) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:

@@ -12,6 +12,7 @@ import numpy as np
 from slotnorm import experiments
 from slotnorm.config import Experiment
 from slotnorm.errors import DamagedFile, NoUsableCheckpoint, UserError
+from slotnorm.evaluation.row_files import load_rows, scenes_of
 from slotnorm.evaluation.rows import Rows
 from slotnorm.metrics import all_metrics
 from slotnorm.report.scores import RunScores, summarize
@@ -82,7 +83,9 @@ def find_folders(paths: Iterable[str | Path]) -> list[Path]:
             )
         folders = folders_below(path, _is_run)
         if not folders:
-            raise UserError(f"{path} is no run and holds none: there is neither experiment.json nor a folder of {ROWS}")
+            raise UserError(
+                f"{path} is not a run and holds none: there is neither experiment.json nor a folder of {ROWS}"
+            )
         for folder in folders:
             found.setdefault(folder.resolve(), folder)
     return list(found.values())
@@ -122,7 +125,7 @@ def _read_run(folder: Path, notes: list[str]) -> RunScores | LeftOut:
 
 def _load(folder: Path, facts: dict[str, Any], notes: list[str]) -> Rows:
     """All rows of a run, and in `facts` where they come from."""
-    parts = [Rows.load(path) for path in sorted((folder / ROWS).glob("*.npz"))]
+    parts = load_rows(folder / ROWS)
     headers = [part.header for part in parts]
     weights = list(dict.fromkeys(str(header.get("weights", "")) for header in headers))
     if len(weights) > 1:
@@ -146,7 +149,7 @@ def _load(folder: Path, facts: dict[str, Any], notes: list[str]) -> Rows:
                     f"{folder / ROWS} holds rows on different scenes that are both called {dataset}; delete that "
                     f"folder and run `slotnorm eval {folder}` again"
                 )
-            if known["images"] != told["images"]:
+            if known["images"] != told["images"] or len(scenes_of(part)) > 1:
                 notes.append(f"{folder.name}: not every number of slots is scored on the same scenes of {dataset}.")
     facts |= {
         "weights": weights[0], "scenes": scenes, "versions": headers[0].get("versions", {}),

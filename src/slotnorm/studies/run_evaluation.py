@@ -1,4 +1,4 @@
-"""Rows of runs: which are there, which are missing, and making those; they live in RUN/rows, a file per set and K.
+"""Rows of runs: which are there, which are missing, and making those; they live in RUN/rows, a file per set.
 
 An evaluation goes through the scenes once for all numbers of slots, and keeps what it has every few seconds in
 RUN/rows/.unfinished: a killed one goes on from there. Finished rows are sealed files; what is there is not made again.
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from slotnorm.data import load
 from slotnorm.data.scenes import Scenes
 from slotnorm.errors import DamagedFile, UserError
-from slotnorm.evaluation import failed_runs
+from slotnorm.evaluation import failed_runs, row_files
 from slotnorm.evaluation.measurement import VISIBLE
 from slotnorm.evaluation.rows import MISSING, Rows
 from slotnorm.evaluation.scoring import SLOTS, Evaluation, Scores
@@ -58,26 +58,40 @@ class RunEvaluation:
     def slots(self) -> tuple[int, ...]:
         return self.evaluation.slots
 
-    def path(self, number: int) -> Path:
-        """Where the rows with this many slots are."""
-        return self.folder / f"{self.test.name}-{number:02}.npz"
+    @property
+    def path(self) -> Path:
+        """Where the rows of all numbers of slots are."""
+        return self.folder / f"{self.test.name}.npz"
 
     def evaluate(self) -> Rows:
         """The rows with every number of slots: those that are there, and the others made."""
         with files.Lock(self.folder):
             header = self.evaluation.header
-            self._remove_other_weights(header)
-            finished = {number: self._finished(number, header) for number in self.slots}
-            missing = [number for number, rows in finished.items() if rows is None]
-            if missing:
+            on_disk = self._read(header)
+            kept = self._usable(on_disk)
+            rows = {number: kept[number] for number in self.slots if self._suffices(kept.get(number), header)}
+            if missing := [number for number in self.slots if number not in rows]:
                 scores = self._score(missing, header)
                 for number in missing:
-                    rows = self.evaluation.rows(scores, self.test.name, self.run.name, [number])
-                    rows.save(self.path(number))
-                    finished[number] = rows
+                    rows[number] = self.evaluation.rows(scores, self.test.name, self.run.name, [number])
+            self._save({**kept, **rows}, header, on_disk, bool(missing))
             self._remove_parts()
             self._judge(header)
-        return Rows.concat([rows for rows in finished.values() if rows is not None], header)
+        return Rows.concat([rows[number] for number in self.slots], header)
+
+    def _save(
+        self, rows: dict[int, Rows], header: dict[str, Any], on_disk: dict[Path, Rows | None], is_new: bool
+    ) -> None:
+        """Write all rows of the set as one file; then the files of the first form that they came from can go."""
+        first_form = [
+            path
+            for path, old in on_disk.items()
+            if path != self.path and (old is None or set(old.unique("slots")) <= rows.keys())
+        ]
+        if is_new or first_form:
+            row_files.put_together(rows, header).save(self.path)
+        for path in first_form:
+            path.unlink()
 
     def _remove_parts(self) -> None:
         """Also those of an interrupted evaluation that asked for something else: they would never be used."""
@@ -87,30 +101,55 @@ class RunEvaluation:
         if parts.is_dir() and not any(parts.iterdir()):
             parts.rmdir()
 
-    def _finished(self, number: int, header: dict[str, Any]) -> Rows | None:
-        """The rows that are there, if they are what is asked for, or of more scenes than asked for."""
-        path = self.path(number)
-        if not path.is_file():
-            return None
-        try:
-            rows = Rows.load(path)
-        except DamagedFile as damage:
-            _log.warning(f"note: {damage}: making it now")
-            return None
-        if any(rows.header.get(name) != value for name, value in self.evaluation.identity.items() if name != "metrics"):
-            _log.info(f"note: {path} was made otherwise (protocol, iterations or scenes); making it anew")
-            return None
-        if lacking := set(self.evaluation.metrics).difference(rows.unique("metric")):
-            _log.info(f"note: {path} has no {', '.join(sorted(lacking))}; making it anew")
-            return None
-        if rows.header["images"] == header["images"]:
-            return rows
-        if set(self.scenes.index.tolist()) <= set(rows["image"].tolist()):
-            _log.info(
-                f"note: {path} has {rows.header['num_scenes']} scenes, with the {len(self.scenes)} asked for: kept"
-            )
-            return rows
-        return None
+    def _read(self, header: dict[str, Any]) -> dict[Path, Rows | None]:
+        """What is on disk of this set, by file; None is damaged. Rows of other weights are removed, of every set.
+
+        Rows of another training step would be mixed with the new ones in a report.
+        """
+        own: dict[Path, Rows | None] = {}
+        for path in row_files.row_files(self.folder):
+            try:
+                rows = Rows.load(path)
+            except DamagedFile as damage:
+                if path in (self.path, *(self.folder / f"{self.test.name}-{number:02}.npz" for number in self.slots)):
+                    _log.warning(f"note: {damage}: making it now")
+                    own[path] = None
+                continue  # another set's is named when that is evaluated or reported
+            if (old := rows.header["weights"]) != header["weights"]:
+                _log.info(f"note: {path} has rows of other weights ({old[:12]}) and is removed")
+                path.unlink()
+            elif rows.unique("dataset") == [self.test.name]:
+                own[path] = rows
+        return own
+
+    def _usable(self, on_disk: dict[Path, Rows | None]) -> dict[int, Rows]:
+        """The rows by number of slots that were made as they would be made now, whatever scenes they are of."""
+        kept: dict[int, Rows] = {}
+        for path, rows in sorted(on_disk.items(), key=lambda entry: entry[0] == self.path):  # the new form counts
+            if rows is None:
+                continue
+            identity = {name: value for name, value in self.evaluation.identity.items() if name != "metrics"}
+            lacking = set(self.evaluation.metrics).difference(rows.unique("metric"))
+            if any(rows.header.get(name) != value for name, value in identity.items()):
+                objection = "was made otherwise (protocol, iterations or scenes)"
+            elif lacking:
+                objection = f"has no {', '.join(sorted(lacking))}"
+            else:
+                kept |= dict(row_files.split_by_slots(rows))
+                continue
+            if not set(rows.unique("slots")).isdisjoint(self.slots):
+                _log.info(f"note: {path} {objection}; making it anew")
+        return kept
+
+    def _suffices(self, rows: Rows | None, header: dict[str, Any]) -> bool:
+        """Whether rows are of the scenes that are asked for, or of more."""
+        if rows is None or rows.header["images"] == header["images"]:
+            return rows is not None
+        if not np.isin(self.scenes.index, rows["image"]).all():
+            return False
+        number, asked = rows.header["num_scenes"], len(self.scenes)
+        _log.info(f"note: {self.path} has {number} scenes, with the {asked} asked for: kept")
+        return True
 
     def _score(self, missing: Sequence[int], header: dict[str, Any]) -> Scores:
         """Score what is missing, going on from what an interrupted evaluation has left."""
@@ -141,17 +180,6 @@ class RunEvaluation:
             if pattern.any():
                 numbers = tuple(number for number, lacks in zip(missing, pattern, strict=True) if lacks)
                 yield np.flatnonzero((lacking == pattern).all(axis=1)), numbers
-
-    def _remove_other_weights(self, header: dict[str, Any]) -> None:
-        """Rows of another training step would be mixed with the new ones in a report."""
-        for path in sorted(self.folder.glob("*.npz")):
-            try:
-                old = Rows.load(path).header["weights"]
-            except DamagedFile:
-                continue  # named when its set is evaluated or reported
-            if old != header["weights"]:
-                _log.info(f"note: {path} has rows of other weights ({old[:12]}) and is removed")
-                path.unlink()
 
     def _judge(self, header: dict[str, Any]) -> None:
         """Judge the run by the failed-run rule, on its own set with few objects where that is evaluated."""

@@ -1,0 +1,67 @@
+"""Rows on disk: one file per run and set, RUN/rows/SET.npz. Files of the first form, one per set and K, are read too.
+
+The header of a file says, in `scenes_of_slots`, which scenes each K was scored on, where evaluations of some K asked
+for more of them than others. A file without it is of the first form, and its header speaks of its one K.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from slotnorm.evaluation.rows import Rows
+
+_BY_SLOTS = "scenes_of_slots"
+_OF_SCENES = ("num_scenes", "images")
+
+
+def row_files(folder: Path) -> list[Path]:
+    """The files of rows in RUN/rows, by name."""
+    return sorted(folder.glob("*.npz"))
+
+
+def load_rows(folder: Path) -> list[Rows]:
+    """The rows of every file in RUN/rows, each file read once.
+
+    A file of the first form whose rows are in one of the new form is left out: whoever put them together was
+    interrupted before the old file was removed.
+    """
+    parts = [Rows.load(path) for path in row_files(folder)]
+    together = {key for part in parts if is_together(part) for key in _contents(part)}
+    return [part for part in parts if is_together(part) or not _contents(part) <= together]
+
+
+def is_together(rows: Rows) -> bool:
+    """Whether these are the rows of a file of the new form."""
+    return _BY_SLOTS in rows.header
+
+
+def split_by_slots(rows: Rows) -> Iterator[tuple[int, Rows]]:
+    """The rows of each K with a header of their own: how many scenes they have, and a hash of which."""
+    by_slots = rows.header.get(_BY_SLOTS, {})
+    shared = {name: value for name, value in rows.header.items() if name != _BY_SLOTS}
+    for (number,), part in rows.groups("slots"):
+        yield number, part.with_header({**shared, **by_slots.get(str(number), {})})
+
+
+def put_together(parts: Mapping[int, Rows], header: Mapping[str, Any]) -> Rows:
+    """The rows of several K, in their order, as one file holds them; each has a header as `split_by_slots` gives."""
+    of_slots = {str(k): {name: rows.header.get(name) for name in _OF_SCENES} for k, rows in sorted(parts.items())}
+    return Rows.concat([rows for _, rows in sorted(parts.items())], {**header, _BY_SLOTS: of_slots})
+
+
+def scenes_of(rows: Rows) -> list[dict[str, Any]]:
+    """What a header says of the scenes of each K: how many, and a hash of which; different ones once each."""
+    told = rows.header.get(_BY_SLOTS, {}).values() or [{name: rows.header.get(name) for name in _OF_SCENES}]
+    return _once(told)
+
+
+def _once(documents: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    different: list[dict[str, Any]] = []
+    for document in documents:
+        if document not in different:
+            different.append(document)
+    return different
+
+
+def _contents(rows: Rows) -> set[tuple[Any, Any]]:
+    return {(dataset, number) for dataset in rows.unique("dataset") for number in rows.unique("slots")}
