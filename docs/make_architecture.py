@@ -9,12 +9,13 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "slotnorm"
 PAGE = Path(__file__).with_name("architecture.md")
 
-HEAD = """# The house
+HEAD = """# The modules
 
 For those who read or change the code. Made from the package's own docstrings by `python docs/make_architecture.py`.
 
-Data flows down this page. A module imports only from rooms above its own or from its own room; a test reads the
-imports. `normalization.py` and `slot_attention.py` need torch alone: start with those two.
+Data flows down this page. Each heading is a *room*: a file or folder at the top level of `src/slotnorm`. A module
+imports only from rooms above its own or from its own room; a test reads the imports. `normalization.py` and
+`slot_attention.py` need torch alone: start with those two.
 """
 
 # The way data takes through a command: a module for each station, none in a room above the one before.
@@ -93,6 +94,7 @@ def page() -> str:
             lines += described(SOURCE / name)
         else:
             lines += ["| module | what it is |", "|---|---|", listed(SOURCE / f"{name}.py"), ""]
+    lines.append("Read next: [dependencies](dependencies.md), [how a release is made](releasing.md).\n")
     return "\n".join(lines)
 
 

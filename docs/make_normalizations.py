@@ -12,6 +12,8 @@ def page() -> str:
     lines = [
         "# The normalizations",
         "",
+        "For those who choose one: the six schemes of the paper, with their formulas.",
+        "",
         "Made from the registry by `python docs/make_normalizations.py`; `slotnorm norms` prints the same.",
         "",
         "ũ_k = Σ_n γ_nk v_n is the unnormalised update code of slot k, Σ_n γ_nk its mass, N the number of tokens.",
@@ -38,7 +40,7 @@ def page() -> str:
         "`weighted_sum` is the default of the layer and of all models: it has no state, is the same in training and",
         "evaluation, and is within 0.012 F-ARI of `batch_norm`, the best of the paper's MOVi-D table.",
         "",
-        "[Write your own](own-normalization.md)",
+        "Read next: [write your own](own-normalization.md), [the idea](idea.md), [theory](theory.md).",
     ]
     return "\n".join(lines) + "\n"
 

@@ -1,4 +1,4 @@
-"""Publish results from the rows in results/: the tables of docs/results.md and README.md, figures and their numbers.
+"""Publish results from the rows in results/: the tables of README.md and docs/results*, figures and their numbers.
 
     python docs/make_results.py                                    # pages, docs/images/results, results/curves.csv
     python docs/make_results.py --take RUNS --into results/toy     # copy of finished runs what a report needs
@@ -34,14 +34,18 @@ from slotnorm.training.runs import Run
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
 PICTURES = ROOT / "docs" / "images" / "results"
-PAGES = (ROOT / "docs" / "results.md", ROOT / "docs" / "claims.md", ROOT / "README.md")
+PAGES = (
+    ROOT / "README.md",
+    *(ROOT / "docs" / name for name in ("results.md", "claims.md")),
+    *sorted((ROOT / "docs" / "results").glob("*.md")),
+)
 CURVES = RESULTS / "curves.csv"
 EFFECT = RESULTS / "effect.csv"
 MAIN_FIGURE = "toy-main.png"
 KEPT = ("experiment.json", "metrics.jsonl", "rows", "diagnosis", "examples")
 TOLD = {
-    "toy-features-4-5": "On frozen features ([12 runs](docs/results.md#features-and-zero-shot))",
-    "toy-properties": "In [property prediction](docs/results.md#properties)",
+    "toy-features-4-5": "On frozen features ([12 runs](docs/results/features.md))",
+    "toy-properties": "In [property prediction](docs/results/properties.md)",
 }
 SUMMARIZED = (("F-ARI", "f_ari", ".3f"), ("ARI", "ari", ".3f"), ("ℓ²", "l2", ".4f"), ("AP∞", "ap@inf", ".3f"))
 

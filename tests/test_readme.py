@@ -13,7 +13,7 @@ from PIL import Image
 from left_out import is_left_out
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 # what makes a command of the pages short enough for a test; what trains, trains a few steps
 SHORT: dict[str, list[str]] = {
@@ -45,7 +45,11 @@ def run(folder: Path, *words: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.name)
+def short_name(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=short_name)
 def test_python_blocks_run_in_order(page, tmp_path):
     for words in BEFORE.get(page.name, []):
         run(tmp_path, "-m", "slotnorm", *words)
@@ -82,13 +86,21 @@ def test_commands_run(command, tmp_path):
         run(tmp_path, "-m", "slotnorm", *wanted)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=short_name)
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
-        if not target.startswith("http"):
+        if not target.startswith(("http", "reference/")):  # the reference is made, and checked, with the site
             assert (page.parent / target).exists() or is_left_out(page.parent / target), (
                 f"{page.name} links to {target}, which is not there"
             )
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").rglob("*.md")), ids=short_name)
+def test_a_page_says_who_it_is_for_and_what_to_read_next(page):
+    title, first, *_, last = page.read_text(encoding="utf-8").strip().split("\n\n")
+    assert title.startswith("# ")
+    assert first.startswith("For ")
+    assert last.startswith("Read next: ")
 
 
 def test_the_tests_that_pages_name_exist():

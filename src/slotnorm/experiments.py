@@ -90,7 +90,7 @@ _CLEVR = Recipe(
 _MOVI = Recipe(model=FeatureModel(), learning_rate=4e-4, warmup_from=1e-8, clip=1.0)
 _PROPERTIES = Recipe(model=SetModel(), batch_size=512, learning_rate=_CLEVR_RATE, warmup_from=1e-3)
 
-# Chosen by F-ARI on validation scenes at the training K alone, one recipe for all normalizations: docs/results.md.
+# Chosen by F-ARI on validation scenes at the training K alone, one recipe for all normalizations: docs/results/toy.md.
 _TOY_SCENES = GeneratedScenes(
     style="flat", objects=(2, 4), test_objects=(5, 7), size=24, shapes=("disc",), radius=(0.14, 0.20), min_visible=13,
     num=30_000,
@@ -141,7 +141,7 @@ _SMALL = Recipe(
     steps=15_000, batch_size=16, learning_rate=1e-3, warmup_steps=1_000, half_life=None, cosine_to=0.02, clip=1.0,
     evaluation_iterations=5, flip=True, checkpoint_every=1_000, validate_every=2_000, validation_scenes=128,
 )  # fmt: skip
-# About an hour of one core; chosen by F-ARI on validation scenes at the training K: docs/results.md.
+# About an hour of one core; chosen by F-ARI on validation scenes at the training K: docs/results/clevr-renders.md.
 _CLEVR_MINI = dataclasses.replace(
     _SMALL, model=dataclasses.replace(_SMALL_MODEL, dim=48, hidden=96, strides=(2, 2), positions="fourier")
 )

@@ -31,7 +31,7 @@ def generate(
     min_visible: int | None = None,
     jobs: int | None = None,
 ) -> None:
-    """Make a set of scenes from nothing: CLEVR-like or flat, any number of objects, with masks and properties.
+    """Generate a set of scenes: CLEVR-like or flat, any number of objects, with masks and properties.
 
     Args:
         out: where the set is built; the same command continues an interrupted one
