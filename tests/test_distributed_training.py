@@ -78,7 +78,7 @@ def test_two_ranks_train_a_run_that_one_writes_and_one_rank_can_continue(
     assert [rank.wait() for rank in ranks] == [0, 0], [rank.said for rank in ranks]
     run = Run.open(tmp_path / "runs" / experiment.run_name)
     assert run.finished
-    assert run.record()["world_size"] == 2
+    assert run.record().world_size == 2
     losses, expected = ([row["loss"] for row in one.metrics() if "loss" in row] for one in (run, alone))
     assert losses == pytest.approx(expected, rel=1e-4)
     assert run.validation()["l2@4"] == pytest.approx(alone.validation()["l2@4"], rel=1e-3)
@@ -102,13 +102,13 @@ def test_when_a_rank_is_killed_the_others_end_and_the_run_resumes(tmp_path: Path
     assert first.wait(60) == RankLost.exit_code, first.said
     assert "another process of this training ended or fell silent" in first.said
     assert "Traceback" not in first.said
-    step = Run.open(path).record()["step"]
+    step = Run.open(path).record().step
     assert step >= 8
     grown = processes.ranks(tiny.experiment("batch_norm", steps=100_001), tmp_path / "runs", data, 2)
     grown[0].until((path / "checkpoints" / f"step-{step + 4}.json").exists)
     grown[1].send(signal.SIGTERM)
     assert [rank.wait() for rank in grown] == [143, 143], [rank.said for rank in grown]
-    assert Run.open(path).record()["step"] > step
+    assert Run.open(path).record().step > step
 
 
 def test_a_refusal_of_the_first_rank_ends_the_others(tmp_path: Path, data: Path) -> None:
@@ -134,7 +134,7 @@ def test_torchrun_starts_a_training(tmp_path: Path, data: Path) -> None:
     subprocess.run([*command, "train", *words], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=300)
     run = Run.open(tmp_path / "runs" / "toy-batch_norm-1")
     assert run.finished
-    assert run.record()["world_size"] == 2
+    assert run.record().world_size == 2
 
 
 def test_errors_of_other_kinds_are_not_taken_for_a_lost_rank() -> None:

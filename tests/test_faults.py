@@ -18,7 +18,12 @@ import tiny
 from slotnorm.config import Experiment
 from slotnorm.errors import DamagedFile, NoUsableCheckpoint, UserError
 from slotnorm.models.weights import unpack
+from slotnorm.report.reading import read
 from slotnorm.storage.seals import read_sealed, write_sealed
+from slotnorm.studies import sweep
+from slotnorm.studies.options import Training
+from slotnorm.studies.run_evaluation import plan_evaluations
+from slotnorm.studies.status import read_status
 from slotnorm.training import checkpoints
 from slotnorm.training.loop import train
 from slotnorm.training.runs import Run
@@ -50,10 +55,10 @@ def final(run: Run) -> dict[str, bytes]:
     }
 
 
-def assert_same(run: Run, unbroken: Run) -> None:
+def assert_same(run: Run, unbroken: Run, but: tuple[str, ...] = ()) -> None:
     ours, theirs = final(run), final(unbroken)
     assert ours.keys() == theirs.keys()
-    assert [name for name in ours if ours[name] != theirs[name]] == []
+    assert [name for name in ours if ours[name] != theirs[name] and name not in but] == []
 
 
 def copy(run: Run, folder: Path) -> Run:
@@ -131,7 +136,7 @@ def test_a_second_ctrl_c_exits_at_once_and_the_last_checkpoint_stands(tmp_path: 
         command.send(signal.SIGINT)
         time.sleep(0.2)
     assert command.wait() == 130, command.said
-    assert Run.open(tmp_path / "runs" / "toy-weighted_sum-1").record()["step"] == 8
+    assert Run.open(tmp_path / "runs" / "toy-weighted_sum-1").record().step == 8
 
 
 def slow_steps(seconds: float) -> None:
@@ -196,9 +201,56 @@ def test_twenty_truncations_and_two_hundred_flipped_bits_are_all_noticed(tmp_pat
             checkpoints.read_record(folder, 12)
         record = checkpoints.newest(folder)
         assert record is not None
-        assert record["step"] == 8
+        assert record.step == 8
         path.write_bytes(content)
-    assert checkpoints.read_record(folder, 12)["step"] == 12
+    assert checkpoints.read_record(folder, 12).step == 12
+
+
+def damage_last(run: Run) -> Path:
+    """Flip a bit of a finished run's last weights."""
+    path = run.checkpoints / f"step-{run.experiment.recipe.steps}.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-9] ^= 4
+    path.write_bytes(content)
+    return path
+
+
+def test_a_damaged_last_checkpoint_is_finished_for_nobody(
+    tmp_path: Path, data: Path, unbroken: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One definition of finished: of a run, of sweeps, of evaluations, of reports and of the status."""
+    run = copy(unbroken, tmp_path)
+    evaluate = {"dataset": "mine", "data": data, "scenes": 4, "slots": [3]}
+    for job in plan_evaluations([run.path], **evaluate):
+        job.evaluate()
+    training = Training(run.experiment, tmp_path, data)
+    assert run.finished
+    assert [task.state for task in sweep.plan([training])] == ["skipped"]
+    path = damage_last(run)
+    assert not run.finished
+    reason = f"{path} is not what was written: its SHA-256 differs"
+    assert str(run.standing()) == f"damaged ({reason}), whole at step 8 of 12"
+    assert [task.state for task in sweep.plan([training])] == ["waiting"]
+    with pytest.raises(UserError, match="none of the 1 runs is finished"):
+        plan_evaluations([run.path], **evaluate)
+    assert f"{run.path} is damaged ({path} is not what" in caplog.text
+    assert "and left out; `slotnorm train" in caplog.text
+    noted = f"{run.name} is damaged ({reason}), whole at step 8 of 12: its rows were made before; `slotnorm train"
+    assert read([tmp_path]).notes[0].startswith(noted)
+    (status,) = read_status([run.path])
+    assert status.state == "waits"
+    assert "damaged" in status.note
+    assert_same(train(run.experiment, tmp_path, data=data), unbroken, but=("files",))  # rows are beside it
+    assert run.finished
+
+
+def test_a_run_whose_last_checkpoint_is_damaged_is_left_out_and_the_others_are_evaluated(
+    tmp_path: Path, data: Path, unbroken: Run
+) -> None:
+    damage_last(copy(unbroken, tmp_path / "damaged"))
+    whole = copy(unbroken, tmp_path / "whole")
+    evaluate = {"dataset": "mine", "data": data, "scenes": 4, "slots": [3]}
+    assert [job.run.path for job in plan_evaluations([tmp_path], **evaluate)] == [whole.path]
 
 
 def test_one_flipped_bit_in_an_exported_file_is_noticed(tmp_path: Path, unbroken: Run) -> None:
@@ -266,7 +318,10 @@ def test_damaged_metrics_are_named_and_the_weights_go_on(
     metrics.write_bytes(metrics.read_bytes().replace(b"loss", b"lost", 1))
     longer = dataclasses.replace(run.experiment, recipe=dataclasses.replace(run.experiment.recipe, steps=14))
     assert train(longer, tmp_path, data=data).step == 14
-    assert f"{metrics} is damaged before step 12" in caplog.text
+    sentence = f"{metrics} is not what was written up to step 12; it is kept as metrics.damaged-12.jsonl"
+    assert caplog.text.count(sentence) == 1
+    assert b"lost" in (run.path / "metrics.damaged-12.jsonl").read_bytes()
+    assert [row["step"] for row in run.metrics()] == [14, 14]
 
 
 def test_metrics_are_cut_back_to_the_checkpoint(tmp_path: Path, data: Path, unbroken: Run) -> None:
@@ -329,7 +384,7 @@ def test_a_loss_that_is_not_finite_never_reaches_the_weights(tmp_path: Path, dat
     assert command.wait() == 5, command.said
     assert "the loss is nan at step 9" in command.said
     run = Run.open(tmp_path / "runs" / experiment.run_name)
-    assert run.record()["step"] == 8
+    assert run.record().step == 8
     assert all(tensor.isfinite().all() for tensor in run.weights().tensors.values())
 
 

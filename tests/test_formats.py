@@ -48,7 +48,7 @@ def refuse(*_: Any) -> Any:
 
 def test_an_experiment_weights_and_rows_of_the_first_format_are_read(run: Run) -> None:
     assert run.experiment.recipe.initialization == "gaussian"
-    assert run.record()["identity"] == run.experiment.identity
+    assert run.record().identity == run.experiment.identity
     assert to_document(run.experiment) == read_sealed(run.path / "experiment.json")["experiment"]
     model = run.model()
     exported = sn.load(run.path / "model.safetensors")

@@ -61,7 +61,9 @@ def test_a_run_that_still_trains_is_loaded_with_a_note(
         path.unlink()
     with caplog.at_level(logging.INFO, logger="slotnorm"):
         slotnorm.load(unfinished)
-    assert caplog.messages == [f"note: {unfinished} is still training; its newest checkpoint is used, step 8 of 12"]
+    assert caplog.messages == [
+        f"note: {unfinished} is still training, at step 8 of 12; its newest whole checkpoint is used"
+    ]
 
 
 @pytest.mark.parametrize(

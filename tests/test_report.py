@@ -230,7 +230,7 @@ def test_rows_outlive_damaged_checkpoints(runs: Path, crowd: Scenes) -> None:
         path.write_bytes(b"damaged")
     report = composed(runs, Inspector(data=crowd.directory))
     assert len(report.runs) == 2
-    assert any(note.startswith("toy-batch_norm-1: ") for note in report.notes)
+    assert any(note.startswith("toy-batch_norm-1 is damaged (") for note in report.notes)
     assert any(note.startswith("No pictures of toy-batch_norm-1") for note in report.sections[0].notes)
 
 

@@ -1,7 +1,9 @@
 import dataclasses
 import json
+import random
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +40,9 @@ def run(tmp_path: Path, finished: Run) -> Run:
 def test_a_run_knows_its_experiment_its_step_and_its_scores(run: Run) -> None:
     assert run.experiment == tiny.experiment()
     assert (run.name, run.step, run.finished) == ("toy-weighted_sum-1", 12, True)
-    assert run.record()["threads"] == torch.get_num_threads()
-    assert run.record()["world_size"] == 1
-    assert run.record()["data"] == run.data
+    assert run.record().threads == torch.get_num_threads()
+    assert run.record().world_size == 1
+    assert run.record().data == run.data
     assert run.validation() == run.metrics()[-1]["validation"]
     assert run.summary().startswith(f"{run.path}: step 12 of 12  f_ari@4 ")
 
@@ -104,14 +106,48 @@ def test_another_environment_is_said(run: Run, data: Path, caplog: pytest.LogCap
     assert f"note: threads was 64 and is {torch.get_num_threads()}" in caplog.text
 
 
-def test_a_damaged_line_of_metrics_is_named_and_left_out(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+def damaged_metrics(content: bytes) -> Iterator[bytes]:
+    """Fifty flipped bits and twenty lengths, none of them what was written."""
+    chance = random.Random(0)
+    for place in chance.sample(range(8 * len(content)), 50):
+        flipped = bytearray(content)
+        flipped[place // 8] ^= 1 << place % 8
+        yield bytes(flipped)
+    for part in range(20):
+        yield content[: len(content) * part // 20]
+
+
+def test_damaged_metrics_of_a_finished_run_are_never_used(run: Run, caplog: pytest.LogCaptureFixture) -> None:
     path = run.path / "metrics.jsonl"
-    lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join([lines[0], b"{half\n", *lines[2:]]) + b'{"step": 14, "lo')
-    assert run.validation()["l2@4"] > 0
-    for _ in range(2):
-        assert len(run.metrics()) == len(lines) - 1
-    assert caplog.text.count("metrics.jsonl is damaged in line 2") == 1  # once, however often it is read
+    content, scores = path.read_bytes(), run.validation()
+    assert scores["l2@4"] > 0
+    for damaged in damaged_metrics(content):
+        path.write_bytes(damaged)
+        assert run.metrics() == []
+        assert run.validation() == {}
+        assert "f_ari" not in run.summary()
+    assert "| none yet | |" in run.export(run.path / "model.safetensors").with_suffix(".md").read_text()
+    assert caplog.text.count(f"{path} is not what was written up to step 12; none of it is used") == 1  # once
+    path.write_bytes(content + b'{"step": 12, "validation": {"l2@4": 99.0}}\n')
+    assert run.validation() == scores, "what was added after the last checkpoint is not its"
+
+
+def test_lines_since_the_newest_checkpoint_are_read_as_far_as_they_are_whole(run: Run) -> None:
+    path = run.path / "metrics.jsonl"
+    saved = run.metrics()
+    path.write_bytes(path.read_bytes() + b'{"step": 13, "loss": 1.0}\n{"step": 14, "loss": 2.0}\n{"step": 15, "lo')
+    assert run.metrics() == [*saved, {"step": 13, "loss": 1.0}, {"step": 14, "loss": 2.0}]
+    assert run.logged_step == 14
+
+
+@pytest.mark.parametrize(
+    "line", [b"[]", b"7", b'{"loss": 1}', b'{"step": "12"}', b'{"step": true}', b"\xff", b"[" * 9999]
+)
+def test_a_line_that_is_none_of_metrics_is_no_step(run: Run, line: bytes) -> None:
+    path = run.path / "metrics.jsonl"
+    path.write_bytes(path.read_bytes() + line + b"\n")
+    assert run.logged_step == 12
+    assert len(run.metrics()) == 8
 
 
 def test_a_run_goes_on_whatever_its_metrics_say(run: Run, data: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -120,7 +156,7 @@ def test_a_run_goes_on_whatever_its_metrics_say(run: Run, data: Path, caplog: py
     path.write_bytes(b"".join([*lines[:-1], b"\x00" + lines[-1][1:]]))
     train(tiny.experiment(steps=14), run.path.parent, data=data)
     assert run.step == 14
-    assert f"is damaged in line {len(lines)}" in caplog.text
+    assert "is not what was written up to step 12; it is kept as metrics.damaged-12.jsonl; metrics begin" in caplog.text
     assert run.logged_step == 14
 
 

@@ -55,7 +55,7 @@ def test_a_set_of_before_opens_and_a_half_built_one_continues(tmp_path: Path) ->
 
 def test_a_run_of_before_loads_and_resumes(tmp_path: Path) -> None:
     run = Run.open(shutil.copytree(RUN, tmp_path / RUN.name))
-    assert run.record()["step"] == 4
+    assert run.record().step == 4
     assert slotnorm.load(run.path).experiment == run.experiment
     data = tiny.build_scenes(tmp_path / "data").directory
     assert train(tiny.experiment(steps=6, keep_checkpoints=1), tmp_path, data=data).step == 6

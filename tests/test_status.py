@@ -79,7 +79,7 @@ def test_the_rate_is_that_of_the_newest_checkpoint_and_before_it_that_of_the_met
     run = train(tiny.experiment(), tmp_path, data=data)
     ask(run.path, steps=36)
     with Lock(run.path):
-        assert only(run.path).rate == pytest.approx(12 / run.record()["seconds"])
+        assert only(run.path).rate == pytest.approx(12 / run.record().seconds)
         for file in run.checkpoints.iterdir():
             file.unlink()
         os.utime(run.path / "experiment.json", (1000, 1000))

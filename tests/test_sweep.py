@@ -119,7 +119,7 @@ def test_a_sweep_passes_a_signal_on_and_continues_when_called_again(tmp_path: Pa
     assert "stopped by SIGTERM; the runs were saved, and the same command continues" in command.said
     for path in paths:
         run = Run.open(path)
-        assert run.record()["threads"] == 1
+        assert run.record().threads == 1
         assert run.step == run.metrics()[-1]["step"] or run.step % experiment.recipe.log_every
         assert "stopped by SIGTERM and saved at step" in (path / "log.txt").read_text()
         assert not (path / ".lock").exists()

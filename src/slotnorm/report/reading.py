@@ -11,7 +11,7 @@ import numpy as np
 
 from slotnorm import experiments
 from slotnorm.config import Experiment
-from slotnorm.errors import DamagedFile, NoUsableCheckpoint, UserError
+from slotnorm.errors import DamagedFile, UserError
 from slotnorm.evaluation.row_files import load_rows, scenes_of
 from slotnorm.evaluation.rows import Rows
 from slotnorm.metrics import all_metrics
@@ -106,13 +106,14 @@ def _read_run(folder: Path, notes: list[str]) -> RunScores | LeftOut:
         run = Run.open(folder)
         facts |= {"experiment": to_document(run.experiment), "command": run.command, "data": run.data}
         if run.checkpoints.is_dir():
-            if not run.finished:
-                return LeftOut(folder, f"still training, at step {run.step} of {run.experiment.recipe.steps}")
-            try:
+            standing = run.standing()
+            if standing.finished:
                 record = run.record()
-                facts |= {"step": record["step"], "seconds": record["seconds"]}
-            except NoUsableCheckpoint as error:  # its rows are whole: they were made before
-                notes.append(f"{folder.name}: {error}.")
+                facts |= {"step": record.step, "seconds": record.seconds}
+            elif run.step >= standing.steps and any((folder / ROWS).glob("*.npz")):  # its last checkpoint was whole
+                notes.append(f"{folder.name} is {standing}: its rows were made before; `{run.command}` repairs it.")
+            else:
+                return LeftOut(folder, str(standing))
         elif not any((folder / ROWS).glob("*.npz")):
             return LeftOut(folder, f"still training, at step 0 of {run.experiment.recipe.steps}")
     if not any((folder / ROWS).glob("*.npz")):

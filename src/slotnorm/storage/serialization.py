@@ -12,6 +12,7 @@ T = TypeVar("T")
 
 
 _NEWER = "newer than the first format"
+_LONGEST_SHOWN = 80  # letters of a value in a sentence
 
 
 def newer(default: Any) -> Any:
@@ -36,6 +37,8 @@ def to_document(value: Any, complete: bool = False) -> Any:
         return {"kind": value.kind, **document} if hasattr(value, "kind") else document
     if isinstance(value, tuple):
         return [to_document(entry, complete) for entry in value]
+    if isinstance(value, dict):
+        return {name: to_document(entry, complete) for name, entry in value.items()}
     return value
 
 
@@ -50,20 +53,29 @@ def from_document(kind: type[T], document: Any, where: str = "") -> T:
 def _read(kind: Any, document: Any, where: str) -> Any:
     origin = get_origin(kind)
     if origin is Literal:
-        if document not in get_args(kind):
-            raise UserError(f"{where} is {document!r}; {nearest(str(document), map(str, get_args(kind)))}")
+        if document not in get_args(kind) or isinstance(document, bool):
+            raise UserError(f"{where} is {_shown(document)}; {nearest(_shown(document), map(str, get_args(kind)))}")
         return document
     if origin in (Union, types.UnionType):
         return _read_union(kind, document, where)
     if origin is tuple:
         return _read_tuple(kind, document, where)
+    if origin is dict:
+        return _read_dictionary(kind, document, where)
     if dataclasses.is_dataclass(kind):
         return _read_dataclass(kind, document, where)
-    if kind is float and isinstance(document, int) and not isinstance(document, bool):
+    if kind is float and isinstance(document, int) and not isinstance(document, bool) and abs(document) < 1 << 1023:
         return float(document)
     if type(document) is not kind or (kind is float and not math.isfinite(document)):
-        raise UserError(f"{where} is {document!r}, but it must be a {'finite ' * (kind is float)}{kind.__name__}")
+        must = f"a {'finite ' * (kind is float)}{kind.__name__}"
+        raise UserError(f"{where} is {_shown(document)}, but it must be {must}")
     return document
+
+
+def _shown(document: Any) -> str:
+    """A value for people, who need not see all of it."""
+    text = repr(document)
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
 
 
 def _read_union(kind: Any, document: Any, where: str) -> Any:
@@ -74,15 +86,22 @@ def _read_union(kind: Any, document: Any, where: str) -> Any:
         return _read(members[0], document, where)
     kinds = {member.kind: member for member in members}
     name = document.get("kind") if isinstance(document, dict) else None
-    if name not in kinds:
-        raise UserError(f"{where}.kind is {name!r}; {nearest(str(name), kinds)}")
+    if not isinstance(name, str) or name not in kinds:
+        raise UserError(f"{where}.kind is {_shown(name)}; {nearest(_shown(name), kinds)}")
     return _read(kinds[name], document, where)
+
+
+def _read_dictionary(kind: Any, document: Any, where: str) -> Any:
+    _, values = get_args(kind)
+    if not isinstance(document, dict):
+        raise UserError(f"{where} is {_shown(document)}, but it must be an object")
+    return {name: _read(values, value, f"{where}[{name[:40]!r}]") for name, value in document.items()}
 
 
 def _read_tuple(kind: Any, document: Any, where: str) -> Any:
     members = get_args(kind)
     if not isinstance(document, list):
-        raise UserError(f"{where} is {document!r}, but it must be a list")
+        raise UserError(f"{where} is {_shown(document)}, but it must be a list")
     if members[-1] is Ellipsis:
         members = (members[0],) * len(document)
     if len(members) != len(document):
@@ -94,15 +113,16 @@ def _read_tuple(kind: Any, document: Any, where: str) -> Any:
 
 def _read_dataclass(kind: Any, document: Any, where: str) -> Any:
     if not isinstance(document, dict):
-        raise UserError(f"{where} is {document!r}, but it must be an object with named fields")
+        raise UserError(f"{where} is {_shown(document)}, but it must be an object with named fields")
     given = dict(document)
     if hasattr(kind, "kind") and (name := given.pop("kind", None)) != kind.kind:
-        raise UserError(f"{where}.kind is {name!r}, but it must be {kind.kind!r}")
+        raise UserError(f"{where}.kind is {_shown(name)}, but it must be {kind.kind!r}")
     known = {field.name: field for field in dataclasses.fields(kind)}
     for name in given:
         if name not in known:
             raise UserError(
-                f"{where} has no field {name!r}; {nearest(name, known)}; if a newer slotnorm wrote it, install that one"
+                f"{where} has no field {_shown(name)}; {nearest(name[:80], known)}; if a newer slotnorm wrote it, "
+                "install that one"
             )
     if missing := [name for name, field in known.items() if name not in given and _NEWER not in field.metadata]:
         raise UserError(f"{where} lacks the field {missing[0]!r}")

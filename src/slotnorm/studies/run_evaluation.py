@@ -307,12 +307,15 @@ def _load_parts(folder: Path) -> Iterator[Scores]:
 def _finished_runs(runs: Sequence[Run], unfinished: bool) -> list[Run]:
     kept = []
     for run in runs:
-        if run.finished or (unfinished and run.step):
+        standing = run.standing()
+        if standing.finished or (unfinished and standing.step):
             kept.append(run)
             continue
-        state = f"still training, at step {run.step} of {run.experiment.recipe.steps}"
-        way_out = "" if unfinished or not run.step else "; --unfinished evaluates its newest checkpoint"
-        _log.info(f"note: {run.path} is {state}, and left out{way_out}")
+        way_out = "" if unfinished or not standing.step else "; --unfinished evaluates its newest checkpoint"
+        if standing.damage:
+            way_out = f"; `{run.command}` repairs it"
+        level = logging.WARNING if standing.damage else logging.INFO
+        _log.log(level, f"note: {run.path} is {standing}, and left out{way_out}")
     if not kept:
         raise UserError(
             f"none of the {len(runs)} runs is finished; train them to the end"

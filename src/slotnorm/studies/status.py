@@ -12,10 +12,10 @@ from typing import Literal
 from slotnorm.errors import DamagedFile, UserError
 from slotnorm.runtime.progress import clock
 from slotnorm.storage.files import lock_holder
-from slotnorm.storage.seals import read_sealed
 from slotnorm.studies.jobs import read_note
 from slotnorm.studies.sweep import ASKED
 from slotnorm.training.experiment_file import read_experiment
+from slotnorm.training.records import read_record
 from slotnorm.training.runs import Run, folders_below, is_run
 
 State = Literal["runs", "waits", "finished", "failed"]
@@ -89,14 +89,17 @@ def _readable_status(folder: Path) -> RunStatus:
     asked = folder / ASKED
     experiment = read_experiment(asked) if asked.is_file() or run is None else run.experiment
     step, steps = 0 if run is None else run.logged_step, experiment.recipe.steps
-    if run is not None and run.step >= steps:
-        return RunStatus(folder, "finished", run.step, steps)
+    standing = None if run is None else run.standing()
+    if standing is not None and standing.step >= steps:
+        return RunStatus(folder, "finished", standing.step, steps)
     if (holder := lock_holder(folder)) is not None:
         return RunStatus(folder, "runs", step, steps, _rate(run, step), holder + _silence(folder))
     note = read_note(folder)
     if note is not None and note.state == "failed":
         return RunStatus(folder, "failed", step, steps, note=note.reason)
-    return RunStatus(folder, "waits", step, steps, note=f"given to {note.on}" if note is not None else "")
+    given = f"given to {note.on}" if note is not None else ""
+    damage = str(standing) if standing is not None and standing.damage else ""
+    return RunStatus(folder, "waits", step, steps, note="; ".join(filter(None, (given, damage))))
 
 
 def _rate(run: Run | None, step: int) -> float | None:
@@ -105,7 +108,7 @@ def _rate(run: Run | None, step: int) -> float | None:
         return None
     if saved := run.step:
         try:
-            seconds = float(read_sealed(run.checkpoints / f"step-{saved}.json")["seconds"])
+            seconds = read_record(run.checkpoints / f"step-{saved}.json").seconds
         except DamagedFile:  # or removed since, for a newer one
             return None
         return saved / seconds if seconds > 0 else None

@@ -1,9 +1,9 @@
 """Checkpoints that are whole or not there: weights, optimizer state, and a sealed record that is the commit."""
 
+import dataclasses
 import logging
 import re
 from pathlib import Path
-from typing import Any
 
 from safetensors import torch as safetensors_torch
 from torch import Tensor
@@ -11,29 +11,26 @@ from torch import Tensor
 from slotnorm.errors import DamagedFile, NoUsableCheckpoint, UserError
 from slotnorm.models.weights import Weights, pack, read_tensors, require_finite, unpack
 from slotnorm.storage import files
-from slotnorm.storage.seals import read_sealed, write_sealed
+from slotnorm.training import records
+from slotnorm.training.records import Environment, FileFacts, Progress, Record, file_names, write_record
 
 _log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"step-(\d+)\.(safetensors|optimizer\.safetensors|json)")
 
 
-def save(folder: Path, weights: Weights, optimizer: dict[str, Tensor], record: dict[str, Any], keep: int) -> None:
+def save(
+    folder: Path, weights: Weights, optimizer: dict[str, Tensor], progress: Progress, where: Environment, keep: int
+) -> None:
     """Write step-N.safetensors, its optimizer state and last step-N.json; then remove all but the newest `keep`.
 
     A crash at any moment leaves either the whole checkpoint or files without a record, which the next save removes.
     """
     require_finite(optimizer)
     optimizer = {name: tensor.detach().cpu().contiguous() for name, tensor in optimizer.items()}
-    contents = {
-        f"step-{weights.step}.safetensors": pack(weights),
-        f"step-{weights.step}.optimizer.safetensors": safetensors_torch.save(optimizer),
-    }
-    written = {
-        name: {"sha256": files.write(folder / name, content), "size": len(content)}
-        for name, content in contents.items()
-    }
-    write_sealed(folder / f"step-{weights.step}.json", {"step": weights.step, "files": written, **record})
+    contents = zip(file_names(weights.step), (pack(weights), safetensors_torch.save(optimizer)), strict=True)
+    written = {name: FileFacts(files.write(folder / name, content), len(content)) for name, content in contents}
+    write_record(folder / f"step-{weights.step}.json", weights.step, written, progress, where)
     _prune(folder, weights.step, keep)
 
 
@@ -43,54 +40,71 @@ def committed(folder: Path) -> list[int]:
     return sorted((int(name[1]) for name in names if name and name[2] == "json"), reverse=True)
 
 
-def read_record(folder: Path, step: int) -> dict[str, Any]:
+def read_record(folder: Path, step: int) -> Record:
     """The record of one checkpoint, after its files were checked against it; `DamagedFile` names what is wrong."""
-    record = read_sealed(folder / f"step-{step}.json")
-    if record["step"] != step:
-        raise DamagedFile(f"{folder / f'step-{step}.json'} is the record of step {record['step']}")
-    for name, expected in record["files"].items():
+    record = records.read_record(folder / f"step-{step}.json")
+    if record.step != step:
+        raise DamagedFile(f"{folder / f'step-{step}.json'} is the record of step {record.step}")
+    for name, expected in record.files.items():
         path = folder / name
         if not path.is_file():
             raise DamagedFile(f"{path} is missing")
-        if (size := path.stat().st_size) != expected["size"]:
-            raise DamagedFile(f"{path} has {size} bytes instead of {expected['size']}")
-        if files.sha256(path) != expected["sha256"]:
+        if (size := path.stat().st_size) != expected.size:
+            raise DamagedFile(f"{path} has {size} bytes instead of {expected.size}")
+        if files.sha256(path) != expected.sha256:
             raise DamagedFile(f"{path} is not what was written: its SHA-256 differs")
     return record
 
 
 def load(folder: Path, step: int) -> tuple[Weights, dict[str, Tensor]]:
     """Weights and optimizer state of a checkpoint whose record was checked."""
-    return unpack(folder / f"step-{step}.safetensors"), read_tensors(folder / f"step-{step}.optimizer.safetensors")[1]
+    weights, optimizer = file_names(step)
+    return unpack(folder / weights), read_tensors(folder / optimizer)[1]
 
 
-def newest(folder: Path, identity: str | None = None) -> dict[str, Any] | None:
+@dataclasses.dataclass(frozen=True)
+class Examination:
+    """What the checkpoints of a run are, as their files prove."""
+
+    record: Record | None
+    """Of the newest whole one."""
+    damage: tuple[str, ...]
+    """What is wrong with each that is newer."""
+
+
+def examine(folder: Path) -> Examination:
+    """Check checkpoints from the newest to the first whole one; nothing is said or touched."""
+    damage: list[str] = []
+    for step in committed(folder):
+        try:
+            return Examination(read_record(folder, step), tuple(damage))
+        except DamagedFile as reason:
+            damage.append(str(reason))
+    return Examination(None, tuple(damage))
+
+
+def newest(folder: Path, identity: str | None = None) -> Record | None:
     """The record of the newest whole checkpoint, None when there is none at all.
 
     Damaged ones are named and passed over; when all are, `NoUsableCheckpoint` lists them and nothing is touched. With
     `identity` a checkpoint of another run is refused.
     """
-    reasons = []
-    for step in committed(folder):
-        try:
-            record = read_record(folder, step)
-        except DamagedFile as damage:
-            reasons.append(str(damage))
-            continue
-        if identity is not None and record["identity"] != identity:
-            raise UserError(
-                f"{folder / f'step-{step}.json'} belongs to another run, {record['run']}: "
-                "move that checkpoint away, or train into another folder with --into"
-            )
-        for reason in reasons:
-            _log.warning(f"warning: passing over a damaged checkpoint: {reason}; going on from step {step}")
-        return record
-    if reasons:
+    examination = examine(folder)
+    record, damage = examination.record, examination.damage
+    if record is None and damage:
         raise NoUsableCheckpoint(
-            f"every checkpoint in {folder} is damaged: {'; '.join(reasons)}; nothing was deleted: restore one of them "
+            f"every checkpoint in {folder} is damaged: {'; '.join(damage)}; nothing was deleted: restore one of them "
             "from a copy, or train into another folder with --into"
         )
-    return None
+    if record is not None and identity not in (None, record.identity):
+        raise UserError(
+            f"{folder / f'step-{record.step}.json'} belongs to another run, {record.run}: "
+            "move that checkpoint away, or train into another folder with --into"
+        )
+    if record is not None:
+        for reason in damage:
+            _log.warning(f"warning: passing over a damaged checkpoint: {reason}; going on from step {record.step}")
+    return record
 
 
 def _prune(folder: Path, step: int, keep: int) -> None:

@@ -34,9 +34,8 @@ def _of_run(path: Path) -> SlotModel:
     if exported and not run.checkpoints.is_dir():
         return load(exported[0])
     model = run.model()
-    if not run.finished:
-        steps = f"step {run.step} of {run.experiment.recipe.steps}"
-        _log.info("note: %s is still training; its newest checkpoint is used, %s", path, steps)
+    if not (standing := run.standing()).finished:
+        _log.info(f"note: {path} is {standing}; its newest whole checkpoint is used")
     return model
 
 

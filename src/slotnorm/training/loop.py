@@ -7,7 +7,6 @@ import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +15,7 @@ from slotnorm import __version__
 from slotnorm.config import Experiment
 from slotnorm.data.batches import batches
 from slotnorm.data.scenes import Scenes, data_fingerprint
-from slotnorm.errors import DamagedFile, UserError
+from slotnorm.errors import UserError
 from slotnorm.evaluation.validation import decompose, validate, validated_slots
 from slotnorm.models import SlotModel
 from slotnorm.models.building import require_parts
@@ -25,13 +24,14 @@ from slotnorm.runtime.progress import Progress
 from slotnorm.runtime.ranks import Ranks, joined
 from slotnorm.runtime.signals import Stop
 from slotnorm.storage import files
-from slotnorm.training import checkpoints, runs
+from slotnorm.storage.serialization import differences, to_document
+from slotnorm.training import checkpoints, records, runs
 from slotnorm.training.experiment_scenes import training_scenes, validation_scenes
 from slotnorm.training.learner import Learner, Step
-from slotnorm.training.metrics_file import MetricsFile
+from slotnorm.training.metrics_file import METRICS, MetricsFile
 from slotnorm.training.observers import Observer, Observers, make_observers
 from slotnorm.training.pictures import Picture
-from slotnorm.training.runs import Run
+from slotnorm.training.runs import Run, is_run
 
 _log = logging.getLogger(__name__)
 
@@ -124,12 +124,12 @@ class Trainer:
         step = torch.zeros(1, dtype=torch.int64, device=self.ranks.device)
         if self.ranks.first:
             record = checkpoints.newest(self.run.checkpoints, self.experiment.identity)
-            self.metrics = MetricsFile(self.run.path / "metrics.jsonl", record["metrics"] if record else None)
+            self.metrics = MetricsFile(self.run.path / METRICS, record.metrics if record else None)
             self.observers.put_first(self.metrics)
             if record is not None:
-                saved, optimizer = checkpoints.load(self.run.checkpoints, record["step"])
+                saved, optimizer = checkpoints.load(self.run.checkpoints, record.step)
                 self.learner.restore(saved.tensors, optimizer)
-                step[0], self.seconds, self.scores = record["step"], record["seconds"], self.run.validation()
+                step[0], self.seconds, self.scores = record.step, record.seconds, self.metrics.validation
                 self._note_changes(record)
         self.ranks.copy_from_first_([step])
         self.step = int(step)
@@ -184,17 +184,12 @@ class Trainer:
     def _save(self, metrics: MetricsFile) -> None:
         facts = {"data": self.run.data, "scenes": self.run.scenes}
         weights = Weights(self.learner.model.state_dict(), self.experiment, self.step, facts)
-        record = {
-            "run": self.experiment.run_name,
-            "identity": self.experiment.identity,
-            "data": self.run.data,
-            "steps": self.recipe.steps,
-            "metrics": metrics.flush(self.step),
-            "seconds": round(self.seconds, 3),
-            **_environment(self.ranks),
-        }
-        keep = self.recipe.keep_checkpoints
-        checkpoints.save(self.run.checkpoints, weights, self.learner.optimizer_tensors(), record, keep)
+        progress = records.Progress(
+            run=self.experiment.run_name, identity=self.experiment.identity, data=self.run.data,
+            steps=self.recipe.steps, metrics=metrics.flush(self.step), seconds=round(self.seconds, 3),
+        )  # fmt: skip
+        state, keep = self.learner.optimizer_tensors(), self.recipe.keep_checkpoints
+        checkpoints.save(self.run.checkpoints, weights, state, progress, _environment(self.ranks), keep)
         self.observers.tell("checkpoint", self.step, self.run.checkpoints / f"step-{self.step}.safetensors")
 
     def _picture(self) -> Picture:
@@ -217,40 +212,34 @@ class Trainer:
         f_ari = self.scores.get(f"f_ari@{self.experiment.slots}")
         return f"loss {outcome.loss:.3g}" + ("" if f_ari is None else f" F-ARI {f_ari:.3f}")
 
-    def _note_changes(self, record: dict[str, Any]) -> None:
+    def _note_changes(self, record: records.Record) -> None:
         """Say what differs from the environment that saved: the numbers may then differ in the last bits."""
-        _log.info(f"resuming {self.run.path} at step {record['step']} of {self.recipe.steps}")
-        for name, now in _environment(self.ranks).items():
-            if record[name] != now:
-                _log.warning(
-                    f"note: {name} was {record[name]} and is {now}: the weights need not equal an unbroken run's bits"
-                )
-        if record["steps"] != self.recipe.steps and self.recipe.cosine_to is not None:
-            _log.info(f"note: the cosine schedule now ends at step {self.recipe.steps} instead of {record['steps']}")
+        _log.info(f"resuming {self.run.path} at step {record.step} of {self.recipe.steps}")
+        before, now = to_document(record.environment), to_document(_environment(self.ranks))
+        for name, was, value in differences(before, now):
+            _log.warning(f"note: {name} was {was} and is {value}: the weights need not equal an unbroken run's bits")
+        if record.steps != self.recipe.steps and self.recipe.cosine_to is not None:
+            _log.info(f"note: the cosine schedule now ends at step {self.recipe.steps} instead of {record.steps}")
 
 
-def _environment(ranks: Ranks) -> dict[str, Any]:
-    """What the bits depend on besides the experiment."""
-    return {
-        "slotnorm": __version__,
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-        "threads": torch.get_num_threads(),
-        "world_size": ranks.world_size,
-        "device": ranks.device.type,
-    }
+def _environment(ranks: Ranks) -> records.Environment:
+    return records.Environment(
+        slotnorm=__version__,
+        torch=torch.__version__,
+        numpy=np.__version__,
+        python=platform.python_version(),
+        threads=torch.get_num_threads(),
+        world_size=ranks.world_size,
+        device=ranks.device.type,
+    )
 
 
 def _finished(path: Path, experiment: Experiment) -> Run | None:
-    """The run, if it holds this experiment and its last checkpoint is whole: then not even the data is needed."""
-    if not (path / "experiment.json").is_file() or (run := Run.open(path)).experiment != experiment:
+    """The run, if it holds this experiment and is finished: then not even the data is needed."""
+    if not is_run(path):
         return None
-    try:
-        checkpoints.read_record(run.checkpoints, experiment.recipe.steps)
-    except DamagedFile:
-        return None
-    return run
+    run = Run.open(path)
+    return run if run.experiment == experiment and run.finished else None
 
 
 def _open(path: Path, experiment: Experiment, data: str | Path | None) -> tuple[Scenes, Run]:

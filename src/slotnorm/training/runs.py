@@ -1,22 +1,24 @@
 """A run's directory: experiment, metrics and checkpoints; everything in it is verified when it is read."""
 
+import dataclasses
 import functools
-import json
 import logging
 import shlex
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from slotnorm import __version__
 from slotnorm.config import Experiment, dataset_label
-from slotnorm.errors import UserError
+from slotnorm.errors import DamagedFile, UserError
 from slotnorm.experiments import command_line
 from slotnorm.models import SlotModel, weights
 from slotnorm.runtime.source import source_commit
 from slotnorm.storage.seals import read_sealed, write_sealed
 from slotnorm.storage.serialization import differences, to_document
 from slotnorm.training import checkpoints, experiment_file
+from slotnorm.training.metrics_file import METRICS, last_step, newest_validation, read_metrics
+from slotnorm.training.records import Record
 
 _log = logging.getLogger(__name__)
 
@@ -70,10 +72,18 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Whether all steps of its recipe are trained and saved."""
-        return self.step >= self.experiment.recipe.steps
+        """Whether the checkpoint of its recipe's last step is there and whole: the one definition, for every verb."""
+        return self.standing().finished
 
-    def record(self) -> dict[str, Any]:
+    def standing(self) -> "Standing":
+        """How far it is, as its files prove: every byte of the newest checkpoint is looked at."""
+        steps, examination = self.experiment.recipe.steps, checkpoints.examine(self.checkpoints)
+        record, damage = examination.record, "; ".join(examination.damage)
+        if record is not None and record.identity != self.experiment.identity:
+            return Standing(0, steps, f"{self.checkpoints / f'step-{record.step}.json'} belongs to another run")
+        return Standing(0 if record is None else record.step, steps, damage)
+
+    def record(self) -> Record:
         """The record of the newest whole checkpoint: step, hashes, versions, threads, seconds of training."""
         record = checkpoints.newest(self.checkpoints, self.experiment.identity)
         if record is None:
@@ -82,43 +92,45 @@ class Run:
 
     def weights(self) -> weights.Weights:
         """The newest whole checkpoint's weights."""
-        return weights.unpack(self.checkpoints / f"step-{self.record()['step']}.safetensors")
+        return weights.unpack(self.checkpoints / f"step-{self.record().step}.safetensors")
 
     def model(self) -> SlotModel:
         """The model with the newest whole checkpoint's weights, in evaluation mode; `model.experiment` is the run's."""
         return weights.restore(self.weights(), self.path)
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl; a half-written last one is left out, and a damaged one with a warning."""
-        return list(self._rows())[::-1]
+        """The lines of metrics.jsonl; where what the newest checkpoint knows of them is damaged, none of these.
+
+        Lines that were written since the newest checkpoint are among them, as far as they are whole.
+        """
+        saved, later = self._rows()
+        return [*saved, *later]
 
     @property
     def logged_step(self) -> int:
-        """The step of the newest line of metrics.jsonl, 0 when there is none."""
-        return next((int(row["step"]) for row in self._rows()), 0)
+        """The step of the newest line of metrics.jsonl, 0 when there is none: for bars, so nothing is verified."""
+        return last_step(self.path / METRICS)
 
     def validation(self) -> dict[str, float]:
-        """The newest validation's scores, empty before the first."""
-        return next((row["validation"] for row in self._rows() if "validation" in row), {})
+        """The newest saved validation's scores, empty before the first and where metrics.jsonl is damaged."""
+        saved, _ = self._rows()
+        return newest_validation(saved)
 
-    def _rows(self) -> Iterator[dict[str, Any]]:
-        """The lines of metrics.jsonl from the last to the first."""
-        path = self.path / "metrics.jsonl"
-        lines = path.read_bytes().split(b"\n")[:-1] if path.is_file() else []
-        for number, line in reversed(list(enumerate(lines, start=1))):
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                _warn(f"{path} is damaged in line {number} ({error}), which is left out; the weights are not concerned")
-                continue
-            yield row
+    def _rows(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        examination = checkpoints.examine(self.checkpoints)
+        known = None if examination.record is None else examination.record.metrics
+        try:
+            return read_metrics(self.path / METRICS, known)
+        except DamagedFile as damage:
+            _warn(f"{damage}; none of it is used, and the weights are not concerned")
+            return [], []
 
     def summary(self) -> str:
         """Where it is, how far it came, its newest validation scores and the time it took, in one line."""
         scores = "  ".join(f"{name} {value:.4g}" for name, value in self.validation().items())
         record = self.record()
-        minutes = f"{record['seconds'] / 60:.1f} min"
-        return f"{self.path}: step {record['step']} of {self.experiment.recipe.steps}  {scores}  {minutes}"
+        minutes = f"{record.seconds / 60:.1f} min"
+        return f"{self.path}: step {record.step} of {self.experiment.recipe.steps}  {scores}  {minutes}"
 
     @property
     def command(self) -> str:
@@ -131,11 +143,33 @@ class Run:
         if path.suffix != ".safetensors":
             raise UserError(f"{path} does not end in .safetensors, which is what is written; rename it")
         record, newest = self.record(), self.weights()
-        versions = {name: record[name] for name in ("slotnorm", "torch", "numpy", "python")}
+        versions = {name: getattr(record, name) for name in ("slotnorm", "torch", "numpy", "python")}
         facts = {"data": self.data, "scenes": self.scenes, "versions": versions, "validation": self.validation()}
         exported = weights.Weights(newest.tensors, self.experiment, newest.step, facts)
         weights.export(exported, path, _card(self, exported))
         return path
+
+
+@dataclasses.dataclass(frozen=True)
+class Standing:
+    """How far a run is."""
+
+    step: int
+    """Of the newest whole checkpoint, 0 when there is none."""
+    steps: int
+    """All of its recipe."""
+    damage: str
+    """What is wrong with newer checkpoints; empty when there are none."""
+
+    @property
+    def finished(self) -> bool:
+        return self.step >= self.steps
+
+    def __str__(self) -> str:
+        if self.finished:
+            return f"finished, at step {self.step}"
+        where = f"at step {self.step} of {self.steps}"
+        return f"damaged ({self.damage}), whole {where}" if self.damage else f"still training, {where}"
 
 
 def start(path: Path, experiment: Experiment, scenes: int, data: str) -> Run:
