@@ -131,7 +131,8 @@ def test_what_is_newer_than_the_program_is_one_sentence(run: Run) -> None:
     later = {**content, "experiment": {**content["experiment"], "temperature": 2}}
     write_sealed(run.path / "experiment.json", later)
     with pytest.raises(
-        UserError, match="^experiment has no field 'temperature'; .*; if a newer slotnorm wrote it, install that one$"
+        UserError,
+        match="experiment has no field 'temperature'; .*; if a newer slotnorm wrote it, install that one$",
     ):
         Run.open(run.path)
     write_sealed(run.path / "experiment.json", {**content, "format": 2})

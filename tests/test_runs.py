@@ -18,7 +18,7 @@ from slotnorm.runtime.source import source_commit
 from slotnorm.storage.seals import read_sealed, write_sealed
 from slotnorm.training import runs
 from slotnorm.training.loop import train
-from slotnorm.training.runs import Run
+from slotnorm.training.runs import Run, find
 
 
 @pytest.fixture(scope="module")
@@ -220,6 +220,18 @@ def test_a_run_says_which_commit_began_it(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("2")
     assert source_commit(tmp_path) == git("rev-parse", "HEAD") + "+"
     experiment = tiny.experiment()
-    Run(tmp_path / "run", experiment, 1, "data").write()
+    Run(tmp_path / "run", experiment, 1, 64 * "0").write()
     assert json.loads((tmp_path / "run" / "experiment.json").read_text())["commit"] == source_commit()
     assert Run.open(tmp_path / "run").experiment == experiment
+
+
+def test_a_run_that_cannot_be_opened_is_named_and_the_others_are_found(
+    run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = Path(shutil.copytree(run.path, run.path.parent / "bad"))
+    (folder / "experiment.json").write_bytes(b"{}")
+    assert [other.path for other in find([run.path.parent])] == [run.path]
+    assert f"{folder / 'experiment.json'} is not what was written" in caplog.text
+    assert "that run is left out" in caplog.text
+    with pytest.raises(UserError, match="is not what was written"):
+        find([folder])

@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import tiny
 from slotnorm import normalization
 from slotnorm.cli import verbs
 from slotnorm.errors import UserError
+from slotnorm.storage.seals import write_sealed
 from slotnorm.studies import jobs, launchers, options, sweep
 from slotnorm.studies.launchers import Local
 from slotnorm.studies.sweep import RunTask
@@ -159,6 +161,37 @@ def test_a_damaged_run_fails_alone_and_says_why(tmp_path: Path, data: Path) -> N
     sweep.sweep(tasks, Local(jobs=2))
     assert [task.state for task in tasks] == ["failed", "finished"]
     assert "its seal does not match" in tasks[0].reason
+
+
+def test_one_bad_run_does_not_keep_the_others_from_training(
+    tmp_path: Path, data: Path, quick: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each of these stopped a sweep once: a folder in the place of a file, a line without a step, a forged document."""
+    norms = ("weighted_mean", "layer_norm", "weighted_sum", "batch_norm")
+    log, note, forged, last = (tmp_path / f"toy-{norm}-1" for norm in norms)
+    (log / "log.txt").mkdir(parents=True)
+    (note / "job.json").mkdir(parents=True)
+    forged.mkdir()
+    write_sealed(forged / "experiment.json", {"format": 1})
+    (forged / "metrics.jsonl").write_text('{"loss": 1}\n')
+    with pytest.raises(SystemExit) as ended:
+        verbs.main(arguments(tmp_path, data, "--norms", *norms, "--seeds", "1", "--jobs", "2"))
+    said = capsys.readouterr()
+    assert ended.value.code == 1
+    assert f"{log}: failed, it cannot be started: [Errno 21] Is a directory" in said.out
+    reason = f"slotnorm: {forged / 'experiment.json'} is not an experiment of a run: run lacks the field"
+    assert f"{forged}: failed, exit code 2: {reason}" in said.out
+    assert f"{note}: step 12 of 12" in said.out
+    assert f"{last}: step 12 of 12" in said.out
+    assert "slotnorm: 2 of 4 runs failed, toy-weighted_mean-1 with it cannot be started" in said.err
+    assert "Traceback" not in said.err
+
+
+def test_a_run_that_is_removed_after_it_was_finished_is_named(tmp_path: Path, data: Path) -> None:
+    train(tiny.experiment(), tmp_path, data=data)
+    tasks = sweep.plan([options.Training(tiny.experiment(), tmp_path, data)])
+    shutil.rmtree(tasks[0].path)
+    assert "toy-weighted_sum-1: skipped, but " in sweep.report(tasks)
 
 
 PLUGIN = '''

@@ -79,7 +79,7 @@ def find_folders(paths: Iterable[str | Path]) -> list[Path]:
     for path in given:
         if not path.is_dir():
             raise UserError(
-                f"{path} is no folder; give folders of runs, as `slotnorm train` and `slotnorm eval` make them"
+                f"{path} is not a folder; give folders of runs, as `slotnorm train` and `slotnorm eval` make them"
             )
         folders = folders_below(path, _is_run)
         if not folders:

@@ -3,7 +3,10 @@
 What a launcher says is a hint; what a task's folder holds decides. RUN/job.json keeps who was given the job.
 """
 
+import contextlib
 import dataclasses
+import logging
+import shutil
 import signal
 import time
 from collections.abc import Sequence
@@ -17,6 +20,8 @@ from slotnorm.runtime.signals import Stop
 from slotnorm.storage.seals import read_sealed, write_sealed
 from slotnorm.storage.serialization import from_document, to_document
 from slotnorm.studies.launchers import RETRIES, Job, Launcher, State
+
+_log = logging.getLogger(__name__)
 
 _JOB = "job.json"
 _LONGEST_LINE = 1 << 16  # bytes at the end of a log in which its last line is looked for
@@ -174,6 +179,7 @@ class _Desk:
 
     def _conclude(self, entry: _Entry, state: State) -> None:
         """Read what a job that ended has left."""
+        told = self.launcher.explain(entry.ticket or "")
         entry.ticket, entry.state = None, "waiting"
         if state == Locked.exit_code:
             entry.task.state, entry.not_before = "waiting", time.monotonic() + _SECONDS_BEFORE_RETRY
@@ -181,7 +187,7 @@ class _Desk:
         elif entry.task.is_done:
             self._finish(entry)
         elif state not in (0, "lost", RankLost.exit_code):
-            self._fail(entry, f"exit code {state}: {_last_line(entry.task.path / 'log.txt')}")
+            self._fail(entry, told or f"exit code {state}: {_last_line(entry.task.path / 'log.txt')}")
         elif entry.attempts > self.retries:
             self._fail(entry, f"it was lost {entry.attempts} times by {self.launcher.name}")
         else:
@@ -196,8 +202,9 @@ class _Desk:
 
     def _finish(self, entry: _Entry) -> None:
         entry.task.state = "finished"
-        entry.task.conclude()
-        (entry.task.path / _JOB).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # what is left behind does no harm to what was made
+            entry.task.conclude()
+            (entry.task.path / _JOB).unlink(missing_ok=True)
 
     def _fail(self, entry: _Entry, reason: str) -> None:
         entry.task.state, entry.task.reason = "failed", reason
@@ -206,7 +213,10 @@ class _Desk:
     def _note(self, entry: _Entry, state: Literal["submitted", "failed"], reason: str = "") -> None:
         if entry.task.path.is_dir():  # else it could not even be made
             note = JobNote(self.launcher.name, entry.ticket or "", entry.attempts, state, reason)
-            write_sealed(entry.task.path / _JOB, to_document(note))
+            try:
+                write_sealed(entry.task.path / _JOB, to_document(note))
+            except UserError as error:  # without it the job may be submitted twice, and its lock keeps one of them out
+                _log.warning(f"warning: {error}; the others go on")
 
     def _is_ours(self, note: "JobNote") -> bool:
         return note.on == self.launcher.name and note.state == "submitted"
@@ -244,4 +254,7 @@ def _last_line(log: Path) -> str:
             lines = file.read().decode(errors="replace").strip().splitlines()
     except OSError:
         lines = []
-    return lines[-1] if lines else "no word"
+    if lines:
+        return lines[-1]
+    full = log.parent.is_dir() and shutil.disk_usage(log.parent).free < _LONGEST_LINE
+    return f"it could not even write {log}: the disk is full" if full else f"it said nothing in {log}"

@@ -69,6 +69,10 @@ class Launcher:
         """How each of these jobs stands now; a ticket that says nothing to this launcher is lost."""
         raise TypeError(f"launcher {type(self).__name__} defines no watch(tickets)")
 
+    def explain(self, ticket: str) -> str:
+        """Why a job could not even be started; empty where its log tells more."""
+        return ""
+
     def cancel(self, tickets: Sequence[str], number: signal.Signals = signal.SIGTERM) -> None:
         """Send running jobs a signal, on which commands save and stop, and never start those that wait."""
         raise TypeError(f"launcher {type(self).__name__} defines no cancel(tickets, number)")
@@ -118,6 +122,7 @@ class Local(Launcher):
             raise UserError(f"--jobs is {self.jobs}, but must be at least 1")
         self._waiting: collections.deque[tuple[str, Job]] = collections.deque()
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._refusals: dict[str, str] = {}
 
     def submit(self, jobs: Sequence[Job]) -> list[str]:
         tickets = [uuid.uuid4().hex for _ in jobs]  # no process takes another one's for its own
@@ -136,7 +141,12 @@ class Local(Launcher):
             if self._look(ticket) == "running":
                 self._processes[ticket].send_signal(number)
 
+    def explain(self, ticket: str) -> str:
+        return self._refusals.get(ticket, "")
+
     def _look(self, ticket: str) -> State:
+        if ticket in self._refusals:
+            return UserError.exit_code
         if ticket not in self._processes:
             return "lost"
         code = self._processes[ticket].poll()
@@ -147,7 +157,10 @@ class Local(Launcher):
         running = sum(self._look(ticket) == "running" for ticket in self._processes)
         for _ in range(min(self.jobs - running, len(self._waiting))):
             ticket, job = self._waiting.popleft()
-            self._processes[ticket] = _start_process(job)
+            try:
+                self._processes[ticket] = _start_process(job)
+            except OSError as error:  # of this job alone: its log, or its command, cannot be opened
+                self._refusals[ticket] = f"it cannot be started: {error}"
 
 
 def _start_process(job: Job) -> subprocess.Popen[bytes]:

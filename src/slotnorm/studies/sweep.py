@@ -55,7 +55,7 @@ class RunTask(Task):
         """The run, if it has begun; one that is damaged has not: its own job says what is wrong with it."""
         try:
             return Run.open(self.path) if (self.path / "experiment.json").is_file() else None
-        except UserError:
+        except (UserError, OSError):
             return None
 
 
@@ -97,10 +97,18 @@ def report(tasks: Sequence[RunTask]) -> str:
     for task in tasks:
         if task.state in ("finished", "skipped"):
             again = " (was finished already)" if task.state == "skipped" else ""
-            lines.append(f"{Run.open(task.path).summary()}{again}")
+            lines.append(f"{_summary(task)}{again}")
         else:
             lines.append(f"{task.path}: {task.state}, {task.reason}; {task.path / 'log.txt'} tells more")
     return "\n".join(lines)
+
+
+def _summary(task: RunTask) -> str:
+    """A run's own line; one that was removed or damaged since hides no other."""
+    try:
+        return Run.open(task.path).summary()
+    except (UserError, OSError) as error:
+        return f"{task.path}: {task.state}, but {error}"
 
 
 def require_success(tasks: Sequence[RunTask]) -> None:

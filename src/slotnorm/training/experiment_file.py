@@ -1,16 +1,39 @@
 """An experiment as a file: a run's experiment.json, or its document alone; what a run is launched from."""
 
+import dataclasses
 import json
+import re
 from pathlib import Path
-from typing import Any
 
 from slotnorm.config import Experiment
-from slotnorm.errors import UserError
+from slotnorm.errors import DamagedFile, UserError
 from slotnorm.storage import files
 from slotnorm.storage.seals import RECORD, read_json, read_sealed
-from slotnorm.storage.serialization import from_document, to_document
+from slotnorm.storage.serialization import from_document, newer, to_document
 
 FORMAT = 1  # of a run's experiment.json
+
+
+@dataclasses.dataclass(frozen=True)
+class RunDocument:
+    """What a run's experiment.json says."""
+
+    format: int
+    slotnorm: str
+    """The version that began it."""
+    experiment: Experiment
+    scenes: int
+    """How many it is trained on."""
+    data: str
+    """The fingerprint of the set they come from."""
+    commit: str | None = newer(None)
+    """Of the program that began it, where that is known."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.scenes < 1 << 48:
+            raise UserError(f"scenes is {self.scenes}, but a run is trained on one or more")
+        if not re.fullmatch("[0-9a-f]{64}", self.data):
+            raise UserError(f"data is {self.data[:80]!r}, which is not a SHA-256 in hexadecimal")
 
 
 def read_experiment(path: Path) -> Experiment:
@@ -26,7 +49,7 @@ def read_experiment(path: Path) -> Experiment:
         raise UserError(f"{path} is not an experiment: it is not a JSON object with named fields")
     try:
         if RECORD.key in content:
-            return unpacked(read_sealed(path), path)
+            return read_run_document(path).experiment
         return from_document(Experiment, content)
     except UserError as error:
         if str(path) in str(error):
@@ -39,8 +62,15 @@ def write_experiment(path: Path, experiment: Experiment) -> None:
     files.write(path, json.dumps(to_document(experiment), indent=2, allow_nan=False).encode() + b"\n")
 
 
-def unpacked(content: dict[str, Any], path: Path) -> Experiment:
-    """The experiment in the content of a run's experiment.json."""
+def read_run_document(path: Path) -> RunDocument:
+    """A run's experiment.json, every field of it checked."""
+    content = read_sealed(path)
     if content.get("format") != FORMAT:
-        raise UserError(f"{path} has format {content.get('format')}, this slotnorm reads {FORMAT}: install a newer one")
-    return from_document(Experiment, content.get("experiment"))
+        given = str(content.get("format"))[:40]
+        raise UserError(f"{path} has format {given}, this slotnorm reads {FORMAT}: install a newer one")
+    try:
+        return from_document(RunDocument, content, "run")
+    except DamagedFile:
+        raise
+    except UserError as error:
+        raise UserError(f"{path} is not an experiment of a run: {error}") from error

@@ -14,7 +14,7 @@ from slotnorm.errors import DamagedFile, UserError
 from slotnorm.experiments import command_line
 from slotnorm.models import SlotModel, weights
 from slotnorm.runtime.source import source_commit
-from slotnorm.storage.seals import read_sealed, write_sealed
+from slotnorm.storage.seals import write_sealed
 from slotnorm.storage.serialization import differences, to_document
 from slotnorm.training import checkpoints, experiment_file
 from slotnorm.training.metrics_file import METRICS, last_step, newest_validation, read_metrics
@@ -46,8 +46,8 @@ class Run:
         path = Path(path)
         if not (path / "experiment.json").is_file():
             raise UserError(f"{path} is not a run: it has no experiment.json; `slotnorm train` makes one")
-        content = read_sealed(path / "experiment.json")
-        return cls(path, experiment_file.unpacked(content, path), content["scenes"], content["data"])
+        document = experiment_file.read_run_document(path / "experiment.json")
+        return cls(path, document.experiment, document.scenes, document.data)
 
     def write(self) -> None:
         """Write experiment.json."""
@@ -203,8 +203,12 @@ def start(path: Path, experiment: Experiment, scenes: int, data: str) -> Run:
 
 
 def find(paths: Iterable[str | Path]) -> list[Run]:
-    """The runs at `paths`, each a run or a folder of runs, by name; a path without any is refused."""
+    """The runs at `paths`, each a run or a folder of runs, by name; a path without any is refused.
+
+    One that cannot be opened is named and left out, unless there is no other.
+    """
     runs: dict[Path, Run] = {}
+    refusals: dict[Path, UserError] = {}
     for path in map(Path, paths):
         folders = folders_below(path, is_run)
         if not folders:
@@ -212,7 +216,14 @@ def find(paths: Iterable[str | Path]) -> list[Run]:
                 f"{path} is not a run and holds none: there is no experiment.json; `slotnorm train` makes one"
             )
         for folder in folders:
-            runs.setdefault(folder.resolve(), Run.open(folder))
+            try:
+                runs.setdefault(folder.resolve(), Run.open(folder))
+            except UserError as error:
+                refusals.setdefault(folder.resolve(), error)
+    if refusals and not runs:
+        raise next(iter(refusals.values()))
+    for refusal in refusals.values():
+        _log.warning(f"warning: {refusal}; that run is left out")
     return list(runs.values())
 
 
