@@ -256,7 +256,7 @@ def test_no_finished_run_is_refused_in_one_sentence(runs: Path) -> None:
     ("paths", "sentence"),
     [
         ([], "there is nothing to report; give folders of runs"),
-        (["nowhere"], "nowhere is no folder"),
+        (["nowhere"], "nowhere is not a folder"),
         (["."], "is not a run and holds none"),
     ],
 )
