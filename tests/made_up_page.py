@@ -70,10 +70,10 @@ def made_up_diagnosis(section: Section) -> Diagnostics:
 
 def made_up_report(
     failed: Sequence[tuple[str, int]] = (("weighted_sum", 2),), name: str = "toy", norms: Sequence[str] = MAIN,
-    **options: Any,
+    seeds: Sequence[int] = (1, 2, 3), **options: Any,
 ) -> Report:  # fmt: skip
     """Three seeds of each normalization; `failed` are those that the rule says so of."""
-    rows = made_up(name, norms, slots=range(2, 17), failed=failed)
+    rows = made_up(name, norms, seeds, slots=range(2, 17), failed=failed)
     runs = []
     for run in summarize(rows):
         judged = (run.norm, run.seed) in failed
@@ -103,4 +103,7 @@ def renamed(report: Report, name: str) -> Report:
         for one in report.sections
     ]  # fmt: skip
     provenance = [{**entry, "run": name, "command": name, "versions": {name: name}} for entry in report.provenance]
-    return dataclasses.replace(report, sections=tuple(sections), notes=(name,), provenance=tuple(provenance))
+    effects = tuple(dataclasses.replace(effect, section=name) for effect in report.effects)
+    return dataclasses.replace(
+        report, sections=tuple(sections), effects=effects, notes=(name,), provenance=tuple(provenance)
+    )

@@ -15,7 +15,7 @@ from slotnorm.evaluation.decomposer import Decomposer, evaluating
 from slotnorm.evaluation.examples import LARGEST_SIDE, Examples, make_examples
 from slotnorm.evaluation.label_maps import as_maps
 from slotnorm.models import build
-from slotnorm.report.coloring import match_colors
+from slotnorm.report.coloring import APART, match_colors, oklab, scene_palettes
 from slotnorm.report.pictures import Illustration, illustrate, slots_table, visual_table
 from slotnorm.training.pictures import palette, soft_segmentation
 
@@ -55,7 +55,7 @@ def test_slots_have_the_colour_of_what_they_cover_whatever_their_number_k_or_var
     for norm, seed in (("weighted_mean", 1), ("batch_norm", 2)):
         one = examples(norm, seed)
         colors = match_colors(one)
-        pictures += [soft_segmentation(one.masks[k] / 255, colors[k]) for k in one.slots]
+        pictures += [soft_segmentation(one.masks[k] / 255, palette(colors[k])) for k in one.slots]
     truth = np.rint(palette(true_labels()) * 255).astype(np.uint8)
     for picture in pictures:
         np.testing.assert_array_equal(picture, truth)
@@ -91,7 +91,7 @@ def test_slots_left_over_keep_their_colours_from_one_k_to_the_next() -> None:
 def test_shared_pixels_mix_the_colours_of_their_slots() -> None:
     masks = np.full((1, 2, 1, 1), 0.5)
     colors = palette(np.array([[1, 2]]))
-    mixed = soft_segmentation(masks, np.array([[1, 2]]))[0, 0, 0]
+    mixed = soft_segmentation(masks, colors)[0, 0, 0]
     np.testing.assert_array_equal(mixed, np.rint(255 * colors[0].mean(axis=0)).astype(np.uint8))
 
 
@@ -101,6 +101,32 @@ def test_colour_numbers_have_colours_of_their_own() -> None:
     assert distances.min() > 0.01
     assert np.ptp(colors[0]) < 0.05  # the background is grey
     assert ((colors >= 0) & (colors <= 1)).all()
+
+
+def test_no_slot_has_the_colour_of_an_object_in_its_scene() -> None:
+    from slotnorm.data.generator import SceneSpec, render
+
+    drawn = render(SceneSpec((5, 7), 32, seed=3, style="flat"), range(40))
+    shown = Examples("r", "batch_norm", "d", np.arange(40), drawn["images"], drawn["labels"], {}, {})
+    for avoided, least in ((shown, APART), (dataclasses.replace(shown, labels=None), APART / 2)):
+        palettes = scene_palettes(avoided, 25)
+        assert palettes.shape == (40, 25, 3)
+        for scene, colors in enumerate(palettes):
+            image, labels = drawn["images"][scene], drawn["labels"][scene]
+            for label in np.unique(labels[labels > 0]):
+                seen = np.median(image[labels == label], axis=0) / 255
+                assert np.linalg.norm(oklab(colors) - oklab(seen), axis=1).min() >= least
+            assert len(np.unique(colors.round(3), axis=0)) == 25, "and each has its own"
+    assert np.ptp(scene_palettes(dataclasses.replace(shown, images=None), 3)[0, 0]) < 0.05, "the background is grey"
+    assert scene_palettes(shown, 400).shape == (40, 400, 3), "more slots than colours"
+
+
+def test_over_frames_the_truth_has_the_colours_of_the_segments() -> None:
+    bare = [dataclasses.replace(examples(norm, 1), reconstructions={}) for norm in ("weighted_mean", "batch_norm")]
+    coloured = np.random.default_rng(0).integers(0, 255, (2, SIDE, SIDE, 3), dtype=np.uint8)
+    over = illustrate([dataclasses.replace(one, images=coloured) for one in bare], 4)
+    for norm in over.examples:
+        np.testing.assert_array_equal(over.segmentation(norm, 9), over.truth())
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +150,7 @@ def test_the_visual_table_has_input_and_truth_then_reconstruction_and_segmentati
     y, x = 26 + 3 * 132 // 12, 96 + 3 * 132 // 12
     assert sheet[y, x].tolist() == [80] * 3  # the input
     assert sheet[y, x + 136 + 8].tolist() == [81] * 3  # the first variant's reconstruction
-    truth = np.rint(255 * palette(np.array([1]))[0]).astype(int).tolist()
+    truth = np.rint(255 * illustration.palettes[0, 1]).astype(int).tolist()
     for column in range(4):
         assert sheet[y + 136, x + column * 136 + 8 * (column > 0)].tolist() == truth
 
@@ -137,7 +163,7 @@ def test_without_reconstructions_the_segmentation_lies_over_the_frame(illustrati
     soft = illustration.segmentation("batch_norm", 9).astype(float)
     frames = illustration.any.images
     assert frames is not None
-    np.testing.assert_allclose(over.segmentation("batch_norm", 9), 0.6 * soft + 0.4 * frames, atol=0.51)
+    np.testing.assert_allclose(over.segmentation("batch_norm", 9), 0.7 * soft + 0.3 * frames, atol=0.51)
 
 
 def test_the_table_over_slots_has_a_row_for_each_variant_and_a_column_for_each_k(illustration: Illustration) -> None:

@@ -4,19 +4,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from slotnorm.evaluation.examples import Examples
 from slotnorm.report.appearance import TEXT, looks
-from slotnorm.report.coloring import Colors, match_colors, own_reference, true_reference
-from slotnorm.training.pictures import GAP, Pixels, palette, resized, soft_segmentation, tile, to_pixels, to_png
+from slotnorm.report.coloring import Colors, match_colors, own_reference, scene_palettes, true_reference
+from slotnorm.training.pictures import GAP, Pixels, resized, soft_segmentation, tile, to_pixels, to_png
 
 _SIDE = 132  # of one image in a visual table
 _HEAD, _LEFT = 26, 96  # room for words above and beside
-_OVERLAY = 0.6  # share of the segmentation where it lies over a frame
+_OVERLAY = 0.7  # share of the segmentation where it lies over a frame
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,9 @@ class Illustration:
     examples: Mapping[str, Examples]
     """By normalization, in the registry's order."""
     colors: Mapping[str, Colors]
+    """The number of each slot's colour, by normalization."""
+    palettes: NDArray[np.float64]
+    """(n, P, 3) in [0, 1]: each scene's colours by number, none that of an object in it."""
 
     @property
     def slots(self) -> list[int]:
@@ -40,17 +45,32 @@ class Illustration:
     def segmentation(self, norm: str, slots: int) -> Pixels:
         """(n, h, w, 3): soft segmentations; over the frame where the model has no reconstruction to show."""
         examples = self.examples[norm]
-        soft = soft_segmentation(examples.masks[slots] / 255.0, self.colors[norm][slots])
-        if examples.reconstructions or examples.images is None:
-            return soft
-        height, width = examples.images.shape[1:3]
-        scaled = np.stack([resized(one, width, height, smooth=True) for one in soft])
-        return to_pixels((_OVERLAY * scaled + (1 - _OVERLAY) * examples.images) / 255)
+        soft = soft_segmentation(examples.masks[slots] / 255.0, self._painted(self.colors[norm][slots]))
+        return soft if examples.reconstructions else self._over_frames(soft)
 
     def truth(self) -> Pixels | None:
-        """(n, H, W, 3): the true segments in their colours, where the scenes have masks."""
+        """(n, H, W, 3): the true segments in their colours, where the scenes have masks; over the frame where the
+        segmentations are, so that the same colour is the same object."""
         labels = self.any.labels
-        return None if labels is None else to_pixels(palette(labels))
+        if labels is None:
+            return None
+        drawn = to_pixels(self._painted(labels))
+        plain = any(examples.reconstructions for examples in self.examples.values())
+        return drawn if plain else self._over_frames(drawn)
+
+    def _painted(self, numbers: NDArray[Any]) -> NDArray[np.float64]:
+        """The colours (n, ..., 3) of colour numbers (n, ...) of each scene."""
+        return np.stack([colors[of_scene] for colors, of_scene in zip(self.palettes, numbers, strict=True)])
+
+    def _over_frames(self, drawn: Pixels) -> Pixels:
+        """Pictures over their frames in grey: a frame in colour would change the slots' colours."""
+        images = self.any.images
+        if images is None:
+            return drawn
+        height, width = images.shape[1:3]
+        scaled = np.stack([resized(picture, width, height, smooth=True) for picture in drawn])
+        grey = images.mean(axis=-1, keepdims=True)
+        return to_pixels((_OVERLAY * scaled + (1 - _OVERLAY) * grey) / 255)
 
 
 def illustrate(examples: Sequence[Examples], train_slots: int) -> Illustration:
@@ -65,7 +85,9 @@ def illustrate(examples: Sequence[Examples], train_slots: int) -> Illustration:
     for norm, one in by_norm.items():
         same_size = reference is None or one.masks[one.slots[0]].shape[-2:] == reference[0].shape[-2:]
         colors[norm] = match_colors(one, reference if same_size and reference else true_reference(one))
-    return Illustration(first.dataset, by_norm, colors)
+    most = max(int(numbers.max()) for of_norm in colors.values() for numbers in of_norm.values())
+    most = max(most, 0 if first.labels is None else int(first.labels.max()))
+    return Illustration(first.dataset, by_norm, colors, scene_palettes(first, most + 1))
 
 
 def visual_table(illustration: Illustration, slots: int, scenes: Sequence[int]) -> bytes:

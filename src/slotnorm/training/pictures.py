@@ -45,15 +45,15 @@ class Picture:
         return sheet
 
 
-def soft_segmentation(masks: NDArray[Any], colors: NDArray[np.int64] | None = None) -> Pixels:
+def soft_segmentation(masks: NDArray[Any], colors: NDArray[np.float64] | None = None) -> Pixels:
     """Slot colours mixed by the masks: (n, K, h, w), or (n, K, N) over a square of tokens -> (n, h, w, 3).
 
-    `colors` (n, K) are colour numbers; without them slots are coloured by their own.
+    `colors` (n, K, 3) are in [0, 1]; without them slots are coloured by their own number.
     """
     if masks.ndim == 3:
         side = round(masks.shape[-1] ** 0.5)
         masks = masks.reshape(*masks.shape[:2], side, side)
-    mixed = slot_colors(masks.shape[1])[None].repeat(len(masks), 0) if colors is None else palette(colors)
+    mixed = slot_colors(masks.shape[1])[None].repeat(len(masks), 0) if colors is None else colors
     return to_pixels(np.einsum("nkhw,nkc->nhwc", masks, mixed))
 
 

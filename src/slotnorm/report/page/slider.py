@@ -1,39 +1,46 @@
-"""The slider over K: every variant's decomposition of some scenes at every K, precomputed and embedded in the page.
+"""The slider over K: every normalization's decomposition of some scenes at every K, made beforehand.
 
-For each scene and variant all K are one picture, a strip with the smallest K on top: neighbours are alike, and so a
-strip is far smaller than its parts. Its script draws the part that the slider asks for.
+For each scene and normalization all K are one sprite, the smallest K on top; the script draws the part that is asked
+for. At the training K and at three times it the masks themselves are there too, so that slots can be looked at alone
+and pairs of pixels counted.
 """
 
-import base64
-import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
-from PIL import Image
 
-from slotnorm.report.appearance import Look, looks, measure
+from slotnorm.evaluation.examples import Examples
+from slotnorm.evaluation.label_maps import scaled_labels
+from slotnorm.report.contents import SectionContents
 from slotnorm.report.page.markup import Markup, element
-from slotnorm.report.page.panels import css_class, number
-from slotnorm.report.pictures import Illustration
+from slotnorm.report.page.pixels import data_uri, hexadecimal, levels, packed, png, sprite
+from slotnorm.report.page.words import set_in_words
+from slotnorm.report.pictures import Illustration, slots_table
+from slotnorm.report.scores import RunScores
+from slotnorm.report.sections import Section
+from slotnorm.report.tables import at_slots
 
 MOST_SCENES = 12
-EMPTY = "data:image/gif;base64,R0lGODlhAQABAAAAACwAAAAAAQABAAA="  # a scene of which nothing can be shown
-_MOST_COLORS = 128  # of a strip: what is lost cannot be seen, and the page is half as large
-
-Scores = Mapping[str, Mapping[str, Mapping[int, float]]]
-"""normalization -> metric -> K -> the median over runs of the mean over the whole test set."""
+SCORES = ("f_ari", "ari", "l2")  # beside the pictures
+NAME = "explorer"
+LARGEST_MASK = 40  # pixels a side of a mask that is looked at alone
 
 
 @dataclass(frozen=True)
 class Slider:
-    """An illustration and what is said beside it."""
+    """The pictures of one study and what is said beside them."""
 
+    contents: SectionContents
     illustration: Illustration
-    train_slots: int
-    scores: Scores
+
+    @property
+    def section(self) -> Section:
+        return self.contents.section
 
     @property
     def slots(self) -> list[int]:
@@ -41,135 +48,208 @@ class Slider:
 
     @property
     def start(self) -> int:
-        """Where the slider stands at first: at the training K, or the nearest."""
-        return min(range(len(self.slots)), key=lambda place: abs(self.slots[place] - self.train_slots))
+        """Where the slider stands at first: at three times the training K, or the nearest."""
+        return min(range(len(self.slots)), key=lambda place: abs(self.slots[place] - self.section.high_slots))
 
     @property
-    def reconstructed(self) -> list[int]:
-        """The K that some variant has a reconstruction for: of large images few are kept."""
-        kept = {k for examples in self.illustration.examples.values() for k in examples.reconstructions}
-        return [k for k in self.slots if k in kept]
+    def looked_into(self) -> list[int]:
+        """The K whose masks are kept: the training K and the high one, as far as there are pictures of them."""
+        return sorted({self.section.train_slots, self.slots[self.start]} & set(self.slots))
+
+    @cached_property
+    def runs(self) -> Mapping[str, RunScores]:
+        """The run that is shown of each normalization, where it is among those of the report."""
+        by_name = {run.name: run for run in self.section.everyone}
+        shown = {norm: by_name.get(examples.run) for norm, examples in self.illustration.examples.items()}
+        return {norm: run for norm, run in shown.items() if run is not None}
+
+    def here(self, norm: str, metric: str, slots: int, place: int) -> float:
+        """The score of one picture, as its row says; NaN where there is none."""
+        run, dataset = self.runs.get(norm), self.illustration.dataset
+        scores = run.scenes.get((dataset, self.section.source(metric), metric)) if run is not None else None
+        if scores is None:
+            return float("nan")
+        image = int(self.illustration.any.scenes[place])
+        return next(
+            (float(v) for v, i in zip(scores.at(slots), scores.images, strict=True) if i == image), float("nan")
+        )
+
+    def mean(self, norm: str, metric: str, slots: int) -> float:
+        """Over all scenes of the pictured set, the median over runs."""
+        return at_slots(self.section, norm, metric, self.illustration.dataset, slots).median
+
+    @cached_property
+    def typical(self) -> int:
+        """The scene whose F-ARI is nearest to the means over all scenes, of every normalization: not the best one."""
+        places = range(min(MOST_SCENES, len(self.illustration.any.scenes)))
+
+        def distance(place: int) -> float:
+            away = [
+                abs(self.here(norm, "f_ari", k, place) - self.mean(norm, "f_ari", k))
+                for norm in self.illustration.examples
+                for k in self.looked_into
+            ]
+            return sum(away) if away and all(value == value for value in away) else float("inf")
+
+        return min(places, key=distance)
+
+
+def slider_of(contents: SectionContents) -> Slider | None:
+    """None where there is not one picture."""
+    illustration = contents.illustration
+    if illustration is None or not illustration.slots or not len(illustration.any.scenes):
+        return None
+    return Slider(contents, illustration)
 
 
 def encode(slider: Slider) -> dict[str, Any]:
-    """All that the script shows: for every scene the originals and for every variant its strips, as data URIs."""
-    illustration = slider.illustration
-    one, truth = illustration.any, illustration.truth()
-    scenes: list[dict[str, Any]] = []
-    for place in range(min(MOST_SCENES, len(one.scenes))):
-        originals = {} if one.images is None else {"input": png(one.images[place])}
-        originals |= {} if truth is None else {"truth": png(truth[place])}
-        scenes.append({"words": _described(slider, place), **originals, "variants": []})
-    reconstructed = []
-    for norm, examples in illustration.examples.items():
-        segments = [illustration.segmentation(norm, k) for k in slider.slots]
-        rebuilt = [k for k in slider.slots if k in examples.reconstructions]
-        reconstructed.append(rebuilt)
-        for place, scene in enumerate(scenes):
-            strips = {"segmentation": strip(np.stack([pixels[place] for pixels in segments]))}
-            if rebuilt:
-                strips["reconstruction"] = strip(np.stack([examples.reconstructions[k][place] for k in rebuilt]))
-            scene["variants"].append(strips)
-    for scene in scenes:
-        scene["thumbnail"] = scene.get("input") or scene.get("truth") or EMPTY
+    """All that the script shows of a study."""
+    illustration, section = slider.illustration, slider.section
+    metrics = [metric for metric in SCORES if metric in section.metrics()]
     norms = list(illustration.examples)
-    scores = [
-        {metric: [_score(slider, norm, metric, k) for k in slider.slots] for metric in slider.scores[norm]}
-        for norm in norms
-    ]
+    segments = {norm: [illustration.segmentation(norm, k) for k in slider.slots] for norm in norms}
+    places = range(min(MOST_SCENES, len(illustration.any.scenes)))
+    compared = _compared(slider)
     return {
-        "slots": slider.slots, "norms": norms, "scenes": scenes, "scores": scores, "reconstructed": reconstructed,
+        "stem": slider.contents.stem, "title": section.title, "set": illustration.dataset,
+        "words": set_in_words(section, illustration.dataset), "slots": slider.slots, "trained": section.train_slots,
+        "start": slider.start, "first": slider.typical, "norms": norms,
+        "means": [
+            {metric: [_number(slider.mean(norm, metric, k)) for k in slider.slots] for metric in metrics}
+            for norm in norms
+        ],
+        "reconstructed": [
+            [k for k in slider.slots if k in illustration.examples[norm].reconstructions] for norm in norms
+        ],
+        "looked_into": slider.looked_into, "grid": list(compared.grid),
+        "scenes": [_scene(slider, place, segments, metrics, compared) for place in places],
     }  # fmt: skip
 
 
-def draw_slider(slider: Slider, name: str, encoded: dict[str, Any], scenes: int, data: dict[str, Any]) -> Markup:
-    """The controls and the places of the pictures; the pictures of the first scenes are added to `data` as `name`."""
-    kept = encoded["scenes"][:scenes]
-    shown = [{key: value for key, value in scene.items() if key != "thumbnail"} for scene in kept]
-    data[name] = {**encoded, "scenes": shown}
-    start, last = slider.start, len(slider.slots) - 1
+def _scene(
+    slider: Slider,
+    place: int,
+    segments: Mapping[str, Sequence[NDArray[np.uint8]]],
+    metrics: Sequence[str],
+    compared: "_Compared",
+) -> dict[str, Any]:
+    illustration = slider.illustration
+    shown, truth = illustration.any, illustration.truth()
+    scene: dict[str, Any] = {
+        "words": _described(shown, place), "variants": [],
+        "palette": [hexadecimal(color) for color in illustration.palettes[place]],
+    }  # fmt: skip
+    if shown.images is not None:
+        scene["input"] = png(shown.images[place])
+    if truth is not None and compared.true is not None:
+        scene |= {"truth": png(truth[place]), "labels": packed(compared.true[place])}
+    for norm, examples in illustration.examples.items():
+        numbers = [illustration.colors[norm][k][place] for k in slider.looked_into]
+        orders = [np.argsort(of_slots, kind="stable") for of_slots in numbers]
+        kept = list(zip(slider.looked_into, orders, strict=True))
+        variant: dict[str, Any] = {
+            "segmentation": sprite(np.stack([pictures[place] for pictures in segments[norm]])),
+            "here": {
+                metric: [_number(slider.here(norm, metric, k, place)) for k in slider.slots] for metric in metrics
+            },
+            "size": list(_small(examples.masks[slider.slots[0]][place]).shape[-2:]),
+            "colors": [of_slots[order].tolist() for of_slots, order in zip(numbers, orders, strict=True)],
+            "masks": packed(
+                *(np.argsort(order)[compared.labels[norm][k][place]].astype(np.uint8) for k, order in kept),
+                *(levels(_small(examples.masks[k][place][order])) for k, order in kept),
+            ),
+        }  # fmt: skip
+        rebuilt = [examples.reconstructions[k][place] for k in slider.slots if k in examples.reconstructions]
+        if rebuilt:
+            variant["reconstruction"] = sprite(np.stack(rebuilt))
+        scene["variants"].append(variant)
+    return scene
+
+
+def _small(masks: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Masks (K, h, w) of one scene with sides of at most LARGEST_MASK, by the mean over what falls together."""
+    factor = -(-max(masks.shape[1:]) // LARGEST_MASK)
+    if factor == 1:
+        return masks
+    slots, height, width = masks.shape[0], masks.shape[1] // factor, masks.shape[2] // factor
+    blocks = masks[:, : height * factor, : width * factor].reshape(slots, height, factor, width, factor)
+    means: NDArray[np.uint8] = np.rint(blocks.mean(axis=(2, 4))).astype(np.uint8)
+    return means
+
+
+@dataclass(frozen=True)
+class _Compared:
+    """True and largest slots on one grid, as in scoring."""
+
+    grid: tuple[int, int]
+    true: NDArray[np.uint8] | None
+    """(n, h, w)."""
+    labels: Mapping[str, Mapping[int, NDArray[np.uint8]]]
+    """Normalization -> K -> (n, h, w)."""
+
+
+def _compared(slider: Slider) -> _Compared:
+    """Masks are scaled to the true labels; of an attention's truth every so-many-th pixel is taken (see label_maps)."""
+    shown = slider.illustration.any
+    height, width = shown.masks[slider.slots[0]].shape[-2:]
+    true = shown.labels
+    if true is not None and slider.section.source("f_ari") == "attention":
+        true = true[:, :: max(1, true.shape[1] // height), :: max(1, true.shape[2] // width)][:, :height, :width]
+    grid = (height, width) if true is None else (int(true.shape[1]), int(true.shape[2]))
+    labels = {
+        norm: {
+            k: scaled_labels(torch.from_numpy(examples.masks[k]).float(), *grid).numpy().astype(np.uint8)
+            for k in slider.looked_into
+        }
+        for norm, examples in slider.illustration.examples.items()
+    }
+    return _Compared(grid, true, labels)
+
+
+def draw_explorer(sliders: Sequence[Slider]) -> Markup:
+    """The place of the pictures and their controls, which the script fills; without one a picture of a scene."""
+    first = sliders[0]
+    slots = first.slots[first.start]
+    study = None
+    if len(sliders) > 1:
+        options = [element("option", slider.section.title, value=slider.contents.stem) for slider in sliders]
+        chosen = element("select", *options, id=f"{NAME}-study", autocomplete="off")
+        study = element("p", element("label", "Study", for_=f"{NAME}-study"), " ", chosen, class_="study")
     control = element(
-        "div", element("label", "Slots K", for_=f"{name}-slots"),
+        "div", element("button", "Play", type="button", class_="play"),
+        element("label", "Number of slots", for_=f"{NAME}-slots"),
         element(
-            "input", type="range", id=f"{name}-slots", min="0", max=last, step="1", value=start, autocomplete="off",
-            aria_valuetext=f"{slider.slots[start]} slots",
+            "div",
+            element(
+                "input", type="range", id=f"{NAME}-slots", min="0", max=len(first.slots) - 1, step="1",
+                value=first.start, autocomplete="off", aria_valuetext=f"{slots} slots",
+            ),
+            element("span", class_="trained-at", aria_hidden="true"), class_="track",
         ),
-        element("output", slider.slots[start], for_=f"{name}-slots"),
-        element("small", f"trained with {slider.train_slots}"), class_="control",
+        element("output", slots, for_=f"{NAME}-slots"), class_="control",
     )  # fmt: skip
-    appearances = looks(slider.illustration.examples)
-    variants = [_variant(slider, place, norm, appearances[norm]) for place, norm in enumerate(encoded["norms"])]
-    pictures = element("div", _originals(slider), *variants, class_="tiles")
-    words = element("noscript", element("p", "The slider needs JavaScript; curves and tables do not."))
-    label = f"Scenes of {slider.illustration.dataset} with more and more slots"
+    strip = element("fieldset", element("legend", "Scene"), element("div", class_="strip"), class_="scenes")
+    about = element("p", class_="about quiet")
     return element(
-        "div", control, _choice(slider, name, kept), pictures, words, class_="slider", id=name, role="group",
-        aria_label=label,
+        "div", study, control, element("div", class_="tiles"), strip, about, _without_script(first),
+        class_="explorer", id=NAME, role="group", aria_label="One scene with more and more slots",
     )  # fmt: skip
 
 
-def _originals(slider: Slider) -> Markup:
-    """The input and, where it is known, the truth: beside the variants' reconstructions and segmentations."""
-    one = slider.illustration.any
-    parts = [_canvas("input", "Input")] if one.images is not None else []
-    parts += [_canvas("truth", "True segments")] if one.labels is not None else []
-    caption = element("figcaption", element("b", "Input"), " and truth" if one.labels is not None else None)
-    return element("figure", element("div", *parts, class_="pair"), caption)
+def _without_script(slider: Slider) -> Markup:
+    """One scene as a picture, for readers whose browser runs no script."""
+    sheet = slots_table(slider.illustration, slider.looked_into, slider.typical)
+    words = f"Segmentations of one scene with {' and '.join(map(str, slider.looked_into))} slots"
+    return element("noscript", element("img", src=data_uri(sheet), alt=words))
 
 
-def _variant(slider: Slider, place: int, norm: str, look: Look) -> Markup:
-    examples = slider.illustration.examples[norm]
-    pair = [_canvas("reconstruction", f"{look.label}: reconstruction")] if examples.reconstructions else []
-    pair.append(_canvas("segmentation", f"{look.label}: segmentation"))
-    words = [element("b", look.label)]
-    words += [element("small", class_="score", data_metric=metric) for metric in slider.scores[norm]]
-    parts = element("div", *pair, class_="pair"), element("figcaption", *words)
-    return element("figure", *parts, class_=f"variant {css_class(norm)}", data_variant=place)
-
-
-def _canvas(kind: str, label: str) -> Markup:
-    return element("canvas", class_=kind, role="img", aria_label=label, data_label=label, width="1", height="1")
-
-
-def _choice(slider: Slider, name: str, scenes: list[dict[str, Any]]) -> Markup:
-    """A radio button for each scene, with its input as the label."""
-    buttons = []
-    for place, scene in enumerate(scenes):
-        radio = element(
-            "input", type="radio", name=f"{name}-scene", value=place, checked=place == 0, autocomplete="off"
-        )
-        image = element("img", src=scene["thumbnail"], alt=scene["words"], width="44", height="44")
-        buttons.append(element("label", radio, image, title=scene["words"]))
-    return element("fieldset", element("legend", f"Scene of {slider.illustration.dataset}"), *buttons, class_="scenes")
-
-
-def _described(slider: Slider, place: int) -> str:
-    one = slider.illustration.any
-    words = f"Scene {int(one.scenes[place])}"
-    if one.labels is None:
+def _described(examples: Examples, place: int) -> str:
+    words = f"scene {int(examples.scenes[place])}"
+    if examples.labels is None:
         return words
-    objects = len(np.setdiff1d(one.labels[place], [0]))
-    return f"{words}: {objects} visible object{'s' * (objects != 1)}"
+    objects = len(np.setdiff1d(examples.labels[place], [0]))
+    return f"{words}, {objects} visible object{'s' * (objects != 1)}"
 
 
-def _score(slider: Slider, norm: str, metric: str, slots: int) -> str:
-    value = slider.scores[norm][metric].get(slots, float("nan"))
-    return f"{measure(metric).label} {number(value, metric)}"
-
-
-def strip(pictures: NDArray[np.uint8]) -> str:
-    """Pictures (S, h, w, 3) one below the other, as a data URI of at most 128 colours."""
-    count, height, width, channels = pictures.shape
-    image = Image.fromarray(np.ascontiguousarray(pictures).reshape(count * height, width, channels))
-    return _data_uri(image.quantize(_MOST_COLORS, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE))
-
-
-def png(pixels: NDArray[np.uint8]) -> str:
-    """A picture (h, w, 3) as a data URI, exact."""
-    return _data_uri(Image.fromarray(np.ascontiguousarray(pixels)))
-
-
-def _data_uri(image: Image.Image) -> str:
-    content = io.BytesIO()
-    image.save(content, "PNG", optimize=True)
-    return f"data:image/png;base64,{base64.b64encode(content.getvalue()).decode()}"
+def _number(value: float) -> float | None:
+    return None if value != value else round(value, 6)

@@ -8,11 +8,9 @@ from slotnorm.report.claims.checking import Outcome, counted
 from slotnorm.report.contents import SectionContents
 from slotnorm.report.page.markup import Markup, element, joined
 from slotnorm.report.page.panels import css_class, number
-from slotnorm.report.sections import Section
-from slotnorm.report.tables import Cell, Table, at_slots, decimals_of
+from slotnorm.report.tables import Cell, Table, decimals_of
 
 _VERDICTS = {"agrees": "yes", "undecided": "partly", "differs": "no", "not run": "open"}  # -> css class
-_GLANCE = ("f_ari", "ari", "l2", "ap@0.5")
 
 
 def draw_table(table: Table) -> Markup:
@@ -34,6 +32,17 @@ def draw_table(table: Table) -> Markup:
     return wide(element("table", element("caption", words), element("thead", head), *bodies), table.caption)
 
 
+def draw_with_and_without(pairs: Iterable[tuple[Table | None, Table | None]]) -> list[Markup]:
+    """Tables of all runs, and where runs failed without them, of which one is shown."""
+    parts: list[Markup] = []
+    for everything, kept in pairs:
+        if everything is not None:
+            parts.append(element("div", draw_table(everything), class_=None if kept is None else "all"))
+        if kept is not None:
+            parts.append(element("div", draw_table(kept), class_="kept"))
+    return parts
+
+
 def _cell(cell: Cell, decimals: int) -> Markup:
     if not cell.spread.runs:
         shown = joined(["–"])
@@ -46,31 +55,6 @@ def _cell(cell: Cell, decimals: int) -> Markup:
     if cell.paper is None:
         return shown
     return joined([shown, element("br"), element("small", f"{cell.paper.median:.3f} ± {cell.paper.deviation:.3f}")])
-
-
-def draw_glance(section: Section, shown: Section) -> Markup | None:
-    """What becomes of each variant between the training K and a high K, on the set with few objects."""
-    start, end = section.nearest_slots(section.train_slots), section.high_slots
-    metrics = [metric for metric in _GLANCE if metric in section.metrics()]
-    if start == end or not metrics or not section.sets:
-        return None
-    dataset, rows = section.sets[0], []
-    for norm, look in looks(section.norms).items():
-        cells = []
-        for metric in metrics:
-            before, after = (at_slots(shown, norm, metric, dataset, slots).median for slots in (start, end))
-            worse = (before - after) * (1 if measure(metric).higher_is_better else -1) > 0
-            known = after == after and before == before
-            change = f"{after - before:+.{measure(metric).decimals}f}".replace("-", "−") if known else ""
-            cells.append(element(
-                "td", number(before, metric), " → ", element("b", number(after, metric)), " ",
-                element("small", change, class_="worse" if worse else "better"),
-            ))  # fmt: skip
-        rows.append(element("tr", element("th", look.label, scope="row", class_=css_class(norm)), *cells))
-    heads = [element("th", measure(m).label, " ", measure(m).arrow, scope="col") for m in metrics]
-    caption = f"From {start} slots, as in training, to {end} slots, on {dataset}; medians over runs."
-    head = element("thead", element("tr", element("th", "", scope="col"), *heads))
-    return wide(element("table", element("caption", caption), head, element("tbody", *rows), class_="glance"), caption)
 
 
 def draw_claims(outcomes: Sequence[Outcome]) -> Markup:
@@ -127,16 +111,11 @@ def draw_apart(contents: SectionContents) -> Markup | None:
     return element("details", element("summary", "Scenes that the scores leave out"), wide(table, caption))
 
 
-def draw_list(sentences: Sequence[str]) -> Markup | None:
-    """Notes, or nothing."""
-    return element("ul", *(element("li", words) for words in sentences), class_="notes quiet") if sentences else None
-
-
-def draw_runs(provenance: Iterable[Mapping[str, Any]]) -> Markup:
-    """Every run: what the failed-run rule says of it, on which statistics, and where its rows come from."""
-    rows, details = [], []
+def draw_judged(provenance: Iterable[Mapping[str, Any]]) -> Markup:
+    """What the failed-run rule says of every run, on which statistics."""
+    rows = []
     for run in provenance:
-        judged = {None: "not asked", False: "binds", True: "failed"}[run["failed"]]
+        judged = {None: "not judged", False: "follows objects", True: "failed"}[run["failed"]]
         binding = run.get("binding") or {}
         reason = f": {binding['reason']}" if run["failed"] and binding.get("reason") else ""
         statistics = ", ".join(f"{name} {value:.3g}" for name, value in binding.items() if isinstance(value, float))
@@ -144,13 +123,15 @@ def draw_runs(provenance: Iterable[Mapping[str, Any]]) -> Markup:
             "tr", element("th", run["run"], scope="row", class_=css_class(run["norm"])), element("td", run["seed"]),
             element("td", judged, reason, class_="failed" if run["failed"] else None), element("td", statistics),
         ))  # fmt: skip
-        details.append(element("details", element("summary", run["run"]), draw_facts(run)))
-    heads = [element("th", words, scope="col") for words in ("run", "seed", "failed-run rule", "its statistics")]
-    caption = "Every run, and what the failed-run rule says of it"
+    heads = [element("th", words, scope="col") for words in ("run", "seed", "slots", "what the rule looked at")]
+    caption = "Every run, and what the rule says of it"
     head = element("thead", element("tr", *heads))
-    return joined(
-        [wide(element("table", element("caption", caption), head, element("tbody", *rows)), caption), *details]
-    )
+    return wide(element("table", element("caption", caption), head, element("tbody", *rows)), caption)
+
+
+def draw_provenance(provenance: Iterable[Mapping[str, Any]]) -> Markup:
+    """Every run with where its rows come from, folded."""
+    return joined(element("details", element("summary", run["run"]), draw_facts(run)) for run in provenance)
 
 
 def draw_facts(facts: Mapping[str, Any]) -> Markup:

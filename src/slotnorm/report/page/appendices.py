@@ -1,0 +1,104 @@
+"""The appendices of the article: failed runs, claims, tables, what is inside the models, provenance, notes."""
+
+from slotnorm import __version__
+from slotnorm.evaluation.diagnosis import OCCUPIED
+from slotnorm.report.contents import SectionContents
+from slotnorm.report.curves import Figure, TitledPanel
+from slotnorm.report.page import words
+from slotnorm.report.page.markup import element
+from slotnorm.report.page.panels import Shown, draw_panels, shown_panels
+from slotnorm.report.page.parts import Draft, Part, folded, listing, own_title, panel_title, part, prose
+from slotnorm.report.page.tables import draw_apart, draw_claims, draw_judged, draw_provenance, draw_with_and_without
+
+_RULE = (
+    "The rule looks at three numbers: moving, how many segments follow the content of an image and are not at the same "
+    "place in all; sharing, among which share of all slots a pixel is divided; coherence, how often neighbours belong "
+    "to the same slot. It fails below 1 moving segment, above 0.5 sharing, or below 0.25 coherence."
+)
+_CLAIMS = (
+    "The paper behind these models (Krimmel, Achterhold and Stückler, Attention Normalization Impacts Cardinality "
+    "Generalization in Slot Attention, TMLR 2024) makes statements that can be checked. Each is written as a rule in "
+    "code and applied to the runs of this report, failed ones left out, as there."
+)
+_TABLES = "Medians over runs of the mean over a set's scenes, with the largest deviation of a run from them."
+_INSIDE = (
+    "What was measured inside the models: how long the normalized sums become, how many slots hold anything, and the "
+    "scores when segments are read from the attention instead of the decoder's masks."
+)
+_MEASURED = {
+    "update_norm_ratio": "Length of the normalized sums, 1 with as many slots as in training",
+    "occupied": f"Slots that hold {OCCUPIED:.0%} of the image or more",
+}
+
+
+def failed_runs(draft: Draft) -> Part:
+    judged = [run for run in draft.report.runs if run.failed is not None]
+    told = "No run of this report was judged."
+    if judged:
+        told = f"Of {words.counted(len(judged), 'run')} judged {draft.failures or 'none'} failed."
+    return part(
+        "failed-runs", "Appendix: failed runs", *prose(words.FAILED_RUN, _RULE, told),
+        folded("Every run, and what the rule says of it", draw_judged(draft.report.provenance)),
+    )  # fmt: skip
+
+
+def claims(draft: Draft) -> Part:
+    return part("claims", "Appendix: claims of the paper", *prose(_CLAIMS), draw_claims(draft.report.outcomes))
+
+
+def tables(draft: Draft) -> Part:
+    children: list[object] = []
+    for contents in draft.report.sections:
+        both = contents.both
+        pairs = [(both.table, both.table_without_failed)]
+        if both.background is not None:
+            kept = both.background_without_failed
+            pairs.append((both.background.table, None if kept is None else kept.table))
+        drawn, apart = draw_with_and_without(pairs), draw_apart(contents)
+        if drawn or apart is not None:
+            children.append(folded(contents.section.title, *drawn, apart))
+    if not children:
+        children = [element("p", "No run was scored, so there is no table.", class_="lacks")]
+    return part("tables", "Appendix: all tables", *prose(_TABLES), *children)
+
+
+def inside(draft: Draft) -> Part | None:
+    """Diagnostics of the models, and scores read from attention instead of masks."""
+    children: list[object] = []
+    for contents in draft.report.sections:
+        section, both = contents.section, contents.both
+        panels = [(own_title(section, shown.panel), shown) for shown in _diagnosed(contents)]
+        panels += [
+            (f"{panel_title(section, shown.panel)}, from attention", shown)
+            for shown in shown_panels(both.figures, both.figures_without_failed)
+            if shown.panel.metric in ("f_ari", "ari") and shown.panel.source != section.source(shown.panel.metric)
+        ]
+        if panels:
+            children += [draft.heading_of(section), draw_panels(panels, draft.panels)]
+    return part("inside", "Appendix: inside the models", *prose(_INSIDE), *children) if children else None
+
+
+def _diagnosed(contents: SectionContents) -> list[Shown]:
+    found = contents.diagnostics
+    if found is None:
+        return []
+    panels = tuple(
+        (TitledPanel(
+            metric, "", "slots", (found.dataset,), None, found.curves[metric], found.train_slots,
+            contents.section.train_objects, f"{title}, on {found.dataset}",
+        ),)
+        for metric, title in _MEASURED.items()
+        if any(curve.count.any() for curve in found.curves.get(metric, {}).values())
+    )  # fmt: skip
+    return shown_panels([Figure("", "", "", panels, found.counts)], None)
+
+
+def provenance(draft: Draft) -> Part:
+    told = f"Made by slotnorm {__version__}. Unfold a run for its command, versions and hashes."
+    return part("provenance", "Appendix: provenance", *prose(told), draw_provenance(draft.report.provenance))
+
+
+def notes(draft: Draft) -> Part | None:
+    sentences = [f"Left out: {run.path}: {run.reason}" for run in draft.report.left_out]
+    sentences += [*draft.report.notes, *(note for contents in draft.report.sections for note in contents.notes)]
+    return part("notes", "Appendix: notes", listing(sentences)) if sentences else None

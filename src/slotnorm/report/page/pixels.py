@@ -1,0 +1,56 @@
+"""Pictures and masks as texts inside the page: sprites for the eye, packed bytes for the script to count in."""
+
+import base64
+import io
+import zlib
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+LEVELS = 51  # of a mask's share: those that examples are kept with
+_STEP = 255 // LEVELS
+_MOST_COLORS = 128  # of a sprite: what is lost cannot be seen, and the page is half as large
+
+
+def sprite(pictures: NDArray[np.uint8]) -> str:
+    """Pictures (S, h, w, 3) one below the other, as a data URI of at most 128 colours.
+
+    Neighbours are alike, and so they are far smaller together than apart.
+    """
+    count, height, width, channels = pictures.shape
+    image = Image.fromarray(np.ascontiguousarray(pictures).reshape(count * height, width, channels))
+    return _saved(image.quantize(_MOST_COLORS, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE))
+
+
+def png(pixels: NDArray[np.uint8]) -> str:
+    """A picture (h, w, 3) as a data URI, exact."""
+    return _saved(Image.fromarray(np.ascontiguousarray(pixels)))
+
+
+def packed(*arrays: NDArray[np.uint8]) -> str:
+    """Bytes one after another, deflated, as base64."""
+    content = b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)
+    return base64.b64encode(zlib.compress(content, 9)).decode()
+
+
+def levels(masks: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Shares in 255ths as whole numbers up to LEVELS."""
+    shares: NDArray[np.uint8] = np.rint(masks / _STEP).astype(np.uint8)
+    return shares
+
+
+def hexadecimal(color: NDArray[np.float64]) -> str:
+    """A colour (3,) in [0, 1] as "#1d2126"."""
+    return "#" + "".join(f"{round(255 * float(channel)):02x}" for channel in color)
+
+
+def data_uri(content: bytes) -> str:
+    """A PNG's bytes as an address."""
+    return f"data:image/png;base64,{base64.b64encode(content).decode()}"
+
+
+def _saved(image: Image.Image) -> str:
+    content = io.BytesIO()
+    image.save(content, "PNG", optimize=True)
+    return data_uri(content.getvalue())

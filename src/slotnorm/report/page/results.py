@@ -1,0 +1,133 @@
+"""The results of the article: curves of all studies by subject, the effect over all of them, the background."""
+
+from collections.abc import Callable, Sequence
+
+from slotnorm.report import background_figure
+from slotnorm.report.appearance import AVERAGE_PRECISIONS
+from slotnorm.report.curves import Panel
+from slotnorm.report.effects import DEFINITION
+from slotnorm.report.page.finding import over_studies
+from slotnorm.report.page.forest import draw_effects
+from slotnorm.report.page.markup import Markup, element
+from slotnorm.report.page.panels import Shown, draw_panels, shown_panels
+from slotnorm.report.page.parts import Draft, Part, folded, own_title, panel_title, part, prose
+from slotnorm.report.page.slider import Slider
+from slotnorm.report.page.tables import draw_with_and_without
+from slotnorm.report.sections import Section
+
+_SLOTS = (
+    "Each curve is the score of one normalization while the number of slots grows; the dotted line is where it was "
+    "trained. A strong line is the median over runs, each thin one a single run. Point at a panel, or use the arrow "
+    "keys on it, to read the numbers."
+)
+_OBJECTS = (
+    "Now the slots stay and the objects grow: one slot more than the most objects of any scene. To the right of the "
+    "dotted line are scenes with more objects than any in training."
+)
+_RECONSTRUCTION = (
+    "The models were never told what an object is. They were trained to rebuild their input from the slots, and this "
+    "is how far off they are: the mean squared error, smaller is better."
+)
+_PROPERTIES = (
+    "In these studies the model tells shape, colour, material, size and place of every object, one slot each. Average "
+    "precision counts an object as found when all of it is right and its place is off by less than a distance: mAP@0.5 "
+    "allows 0.5 in the units of the scene, mAP@∞ any."
+)
+_EFFECT = (
+    "What three times as many slots do to a score. Hollow: each run. Filled: the median of their changes. Line: its "
+    "95 % interval. Left of zero the score is lost."
+)
+_NO_EFFECT = "No study was tested both with as many slots as in training and with three times as many."
+_TRANSFER = "The same models on scenes of another kind, which they were never trained on (zero-shot)."
+
+Wanted = Callable[[Section, Panel], bool]
+
+
+def more_slots(draft: Draft) -> Part | None:
+    return _curves(draft, "more-slots", "More slots than in training", _SLOTS, _segmentation("slots"))
+
+
+def more_objects(draft: Draft) -> Part | None:
+    return _curves(draft, "more-objects", "More objects than in training", _OBJECTS, _segmentation("objects"))
+
+
+def reconstruction(draft: Draft) -> Part | None:
+    pictures = element("div", class_="into", id="into-reconstruction") if any(map(_rebuilds, draft.sliders)) else None
+    heading = "How well is the scene rebuilt?"
+    return _curves(draft, "reconstruction", heading, _RECONSTRUCTION, lambda _, panel: panel.metric == "l2", pictures)
+
+
+def properties(draft: Draft) -> Part | None:
+    heading = "Properties of objects"
+    return _curves(draft, "properties", heading, _PROPERTIES, lambda _, panel: panel.metric in AVERAGE_PRECISIONS)
+
+
+def _segmentation(against: str) -> Wanted:
+    """F-ARI and ARI, from where a study's headline values are read."""
+
+    def wanted(section: Section, panel: Panel) -> bool:
+        of_slots = panel.metric in ("f_ari", "ari") and panel.source == section.source(panel.metric)
+        return of_slots and panel.against == against
+
+    return wanted
+
+
+def _rebuilds(slider: Slider) -> bool:
+    return any(examples.reconstructions for examples in slider.illustration.examples.values())
+
+
+def _curves(
+    draft: Draft, name: str, heading: str, words: str, wanted: Wanted, pictures: Markup | None = None
+) -> Part | None:
+    """The panels of all studies that are wanted; None where no study has any."""
+    children: list[object] = []
+    for contents in draft.report.sections:
+        both, section = contents.both, contents.section
+        panels = [
+            shown
+            for shown in shown_panels(both.figures, both.figures_without_failed)
+            if wanted(section, shown.panel)
+        ]  # fmt: skip
+        if panels:
+            titled = [[(panel_title(section, shown.panel), shown) for shown in group] for group in _groups(panels)]
+            children += [draft.heading_of(section), *(draw_panels(group, draft.panels) for group in titled)]
+    return part(name, heading, *prose(words), pictures, *children) if children else None
+
+
+def _groups(panels: Sequence[Shown]) -> list[list[Shown]]:
+    """Panels that stand side by side: those of a metric; of average precisions those of a set."""
+    metrics = dict.fromkeys(shown.panel.metric for shown in panels)
+    if len(metrics) > 2:
+        sets = dict.fromkeys(shown.panel.datasets for shown in panels)
+        return [[shown for shown in panels if shown.panel.datasets == datasets] for datasets in sets]
+    if len(panels) == len(metrics):
+        return [list(panels)]
+    return [[shown for shown in panels if shown.panel.metric == metric] for metric in metrics]
+
+
+def effect(draft: Draft) -> Part:
+    name, heading, drawn = "effect", "The effect, in every study", draw_effects(draft.report)
+    if drawn is None:
+        return part(name, heading, element("p", _NO_EFFECT, class_="lacks"))
+    definition = folded("How these numbers are made", element("p", DEFINITION))
+    return part(name, heading, *prose(over_studies(draft.report), _EFFECT), drawn, definition)
+
+
+def background(draft: Draft) -> Part | None:
+    """F-ARI beside ARI, and who holds the background."""
+    children: list[object] = []
+    for contents in draft.report.sections:
+        section, held, kept = contents.section, contents.both.background, contents.both.background_without_failed
+        if held is None:
+            continue
+        without = None if not section.failures else [kept.figure] if kept is not None else []
+        panels = [(own_title(section, shown.panel), shown) for shown in shown_panels([held.figure], without)]
+        children += [] if children else prose(*held.words)
+        children += [draft.heading_of(section), draw_panels(panels, draft.panels)]
+    return part("background", background_figure.TITLE, *children) if children else None
+
+
+def transfers(draft: Draft) -> Part | None:
+    if not draft.report.zero_shot:
+        return None
+    return part("transfer", "Other scenes", *prose(_TRANSFER), *draw_with_and_without(draft.report.zero_shot))

@@ -1,0 +1,107 @@
+"""Plain words for what the page shows: sets, studies, normalizations and scores, for readers who know none of them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from slotnorm.experiments import evaluation_sets
+from slotnorm.normalization import formula, normalizations
+from slotnorm.report.sections import Section
+
+_TASKS = {
+    "image_autoencoder": "rebuilds the image from its slots",
+    "feature_autoencoder": "rebuilds features of the image from its slots",
+    "set_predictor": "tells each object's properties from its slots",
+}
+
+# the same as the docstrings of normalization.py, for readers who have not met update codes
+_PLAIN = {
+    "weighted_mean": "the usual Slot Attention: divides by how much the slot was given, and so forgets how much it was",
+    "layer_norm": "stretches every sum to the same length, which forgets it too",
+    "weighted_sum": "divides by one constant for all, so that a slot that was given more has a longer sum",
+    "batch_norm": "shifts and scales all sums alike, by numbers learned in training; their lengths still tell",
+    "unnormalized": "takes the sum as it is",
+    "kd_layer_norm": "gives all sums of an image one fixed spread, which depends on how many slots there are",
+}
+
+FAILED_RUN = (
+    "A run counts as failed when its slots do not follow the objects: when it cuts every image at the same places, "
+    "gives noise, or shares each pixel among most slots. A fixed rule decides so from the masks alone, without seeing "
+    "any true label."
+)
+
+
+def listed(words: Sequence[str], last: str = "and") -> str:
+    """ "a", "a and b", "a, b and c"."""
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} {last} {words[-1]}" if words else ""
+
+
+def counted(number: int, noun: str) -> str:
+    """ "1 run", "3 runs", "2 studies"."""
+    if number == 1:
+        return f"1 {noun}"
+    return f"{number:,} {noun[:-1]}ies" if noun.endswith("y") else f"{number:,} {noun}s"
+
+
+def objects_of(section: Section, dataset: str) -> tuple[int, int] | None:
+    """The fewest and the most objects in a set's scenes: as registered, or as they were scored; None if unknown."""
+    if (test := evaluation_sets().get(dataset)) is not None:
+        return test.objects
+    counts = {
+        count
+        for run in section.everyone
+        for name, source, metric in run.tallies
+        if name == dataset
+        for count in run.objects(dataset, metric, source)
+    }
+    return (min(counts), max(counts)) if counts else None
+
+
+def objects_in_words(section: Section, dataset: str) -> str:
+    """ "2 to 4 objects"; the set's name where nobody counted."""
+    known = objects_of(section, dataset)
+    if known is None:
+        return f"the scenes of {dataset}"
+    few, most = known
+    return counted(most, "object") if few == most else f"{few} to {most} objects"
+
+
+def beside_training(section: Section, dataset: str) -> str:
+    """ "as in training", "more than in training", or nothing where one of the two is not known."""
+    known = objects_of(section, dataset)
+    if known is None or section.train_objects <= 0:
+        return ""
+    return "as in training" if known[1] <= section.train_objects else "more than in training"
+
+
+def set_in_words(section: Section, dataset: str) -> str:
+    """ "2 to 4 objects, as in training"."""
+    beside = beside_training(section, dataset)
+    return objects_in_words(section, dataset) + (f", {beside}" if beside else "")
+
+
+def task_of(section: Section) -> str:
+    """What the models of a study do, "rebuilds the image from its slots"; nothing where runs do not say."""
+    document = section.everyone[0].facts.get("experiment")
+    model: Any = document.get("recipe", {}).get("model", {}) if isinstance(document, Mapping) else {}
+    return _TASKS.get(str(model.get("kind", "")), "") if isinstance(model, Mapping) else ""
+
+
+def study_in_words(section: Section) -> str:
+    """One or two sentences: what was trained, on what, how often."""
+    objects = f" on scenes of at most {counted(section.train_objects, 'object')}" if section.train_objects > 0 else ""
+    task = f"; the model {task_of(section)}" if task_of(section) else ""
+    words = [f"Trained with {counted(section.train_slots, 'slot')}{objects}{task}."]
+    tests = [f"{name} ({set_in_words(section, name)})" for name in section.sets]
+    words.append(f"Tested on {listed(tests)}." if tests else "It was not tested on any set.")
+    words += [f"In the paper: {section.where}."] if section.where else []
+    words += [f"Not as registered: {'; '.join(section.changes)}."] if section.changes else []
+    return " ".join(words)
+
+
+def norm_in_words(norm: str) -> tuple[str, str]:
+    """What a normalization does, and its formula; one without plain words here says what its docstring does."""
+    scheme = normalizations().get(norm)
+    if scheme is None:
+        return "is not installed here, so nothing is known of it but its name", ""
+    symbols, _, rest = formula(scheme).partition(": ")
+    return _PLAIN.get(norm, rest or symbols), symbols if rest else ""
