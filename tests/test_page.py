@@ -22,6 +22,7 @@ from slotnorm.report.diagnostics import Diagnostics
 from slotnorm.report.page.forest import ticks_between
 from slotnorm.report.page.markup import element, embedded
 from slotnorm.report.page.page import LARGEST, render
+from slotnorm.report.page.pixels import Sprites
 from slotnorm.report.page.slider import LARGEST_MASK, encode, slider_of
 from slotnorm.report.pictures import illustrate
 from slotnorm.report.reading import Material
@@ -171,18 +172,18 @@ def test_any_data_comes_back_from_its_script_element(data):
 
 
 def test_the_slider_has_every_normalization_slot_and_scene(report, page):
-    (content,) = page.data["studies"]
+    (content,), pictures = page.data["studies"], page.data["pictures"]
     illustration = report.sections[0].illustration
     assert (content["stem"], content["trained"], content["slots"]) == ("toy", 5, list(SLOTS))
     assert SLOTS[content["start"]] == 15, "it stands at three times the training K"
     assert content["norms"] == list(MAIN)
     assert len(content["scenes"]) == 12
     for place, scene in enumerate(content["scenes"]):
-        assert np.array_equal(pixels(scene["input"]), illustration.any.images[place])
-        assert np.array_equal(pixels(scene["truth"]), illustration.truth()[place])
+        assert np.array_equal(pixels(pictures[scene["input"]]), illustration.any.images[place])
+        assert np.array_equal(pixels(pictures[scene["truth"]]), illustration.truth()[place])
         for norm, variant in zip(content["norms"], scene["variants"], strict=True):
-            segmented = pixels(variant["segmentation"]).reshape(len(SLOTS), 16, 16, 3).astype(int)
-            rebuilt = pixels(variant["reconstruction"]).reshape(len(SLOTS), 16, 16, 3).astype(int)
+            segmented = pixels(pictures[variant["segmentation"]]).reshape(len(SLOTS), 16, 16, 3).astype(int)
+            rebuilt = pixels(pictures[variant["reconstruction"]]).reshape(len(SLOTS), 16, 16, 3).astype(int)
             for row, k in enumerate(SLOTS):
                 expected = illustration.segmentation(norm, k)[place]
                 assert np.abs(segmented[row] - expected).mean() < 6, "128 colours are near enough"
@@ -209,19 +210,19 @@ def test_the_scene_that_is_shown_first_is_the_most_typical_one(report):
         pairs = [(norm, k) for norm in MAIN for k in (5, 15)]
         return sum(abs(slider.here(*p[:1], "f_ari", p[1], place) - slider.mean(p[0], "f_ari", p[1])) for p in pairs)
 
-    assert encode(slider)["first"] == min(range(12), key=distance)
+    assert encode(slider, Sprites())["first"] == min(range(12), key=distance)
 
 
 def test_masks_are_kept_at_the_training_k_and_three_times_it_in_the_order_of_their_colours(report, page):
-    (content,) = page.data["studies"]
+    (content,), pictures = page.data["studies"], page.data["pictures"]
     illustration = report.sections[0].illustration
     assert content["looked_into"] == [5, 15]
     assert content["grid"] == [16, 16]
     scene, place, cells = content["scenes"][2], 2, 16 * 16
-    assert np.array_equal(unpacked(scene["labels"]).reshape(16, 16), illustration.any.labels[place])
+    assert np.array_equal(unpacked(pictures[scene["labels"]]).reshape(16, 16), illustration.any.labels[place])
     for norm, variant in zip(content["norms"], scene["variants"], strict=True):
         assert variant["size"] == [16, 16]
-        content_bytes = unpacked(variant["masks"])
+        content_bytes = unpacked(pictures[variant["masks"]])
         assert len(content_bytes) == 2 * cells + (5 + 15) * cells
         start = 2 * cells
         for number, k in enumerate((5, 15)):
@@ -239,18 +240,22 @@ def test_masks_are_kept_at_the_training_k_and_three_times_it_in_the_order_of_the
 
 def test_large_masks_are_made_smaller_for_looking_at_them_alone():
     report = made_up_report(failed=(), scenes=1, size=64, norms=("weighted_sum",))
-    (scene,) = encode(slider_of(report.sections[0]))["scenes"]
+    sprites = Sprites()
+    (scene,) = encode(slider_of(report.sections[0]), sprites)["scenes"]
     (variant,) = scene["variants"]
     assert max(variant["size"]) <= LARGEST_MASK
     assert variant["size"] == [32, 32]
-    assert len(unpacked(variant["masks"])) == 2 * 64 * 64 + 20 * 32 * 32, "labels stay as large as the truth"
+    assert len(unpacked(sprites.texts[variant["masks"]])) == 2 * 64 * 64 + 20 * 32 * 32, (
+        "labels stay as large as the truth"
+    )
 
 
 def test_sharp_masks_are_shown_exactly(report):
     illustration = illustrate([made_up_examples("weighted_sum", scenes=1)], 5)
     slider = slider_of(dataclasses.replace(report.sections[0], illustration=illustration))
-    (scene,) = encode(slider)["scenes"]
-    segmented = pixels(scene["variants"][0]["segmentation"]).reshape(len(SLOTS), 16, 16, 3)
+    sprites = Sprites()
+    (scene,) = encode(slider, sprites)["scenes"]
+    segmented = pixels(sprites.texts[scene["variants"][0]["segmentation"]]).reshape(len(SLOTS), 16, 16, 3)
     for row, k in enumerate(SLOTS):
         assert np.array_equal(segmented[row], slider.illustration.segmentation("weighted_sum", k)[0])
 
@@ -415,6 +420,15 @@ def test_the_largest_study_gives_up_scenes_first(report):
     assert [study["stem"] for study in shown] == ["toy", "small"]
     assert len(shown[0]["scenes"]) < 12
     assert len(shown[1]["scenes"]) == 3
+
+
+def test_a_picture_that_two_studies_show_is_there_once(report, html):
+    twin = dataclasses.replace(report.sections[0], stem="twin")
+    both = render(dataclasses.replace(report, sections=(report.sections[0], twin)))
+    studies = Parsed(both).data["studies"]
+    assert studies[0]["scenes"] == studies[1]["scenes"]
+    pictures = [text for text in Parsed(both).data["pictures"] if text]
+    assert len(set(pictures)) == len(pictures) == len([text for text in Parsed(html).data["pictures"] if text])
 
 
 @pytest.mark.slow

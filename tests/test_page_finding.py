@@ -101,9 +101,19 @@ def test_ari_speaks_where_it_tells_another_story(report):
 def test_failed_runs_are_told_with_what_is_left_without_them():
     (hedge,) = [hedge for hedge in find(made_up_report(scenes=1)).hedges if "failed" in hedge]
     assert "; 1 of these runs failed to follow objects and counts here. Without it the baseline gains 0.06" in hedge
+    report = made_up_report(scenes=1)
+    same = tuple(dataclasses.replace(effect, changes=report.effects[0].changes) for effect in report.effects)
+    (hedge,) = [hedge for hedge in find(dataclasses.replace(report, effects=same)).hedges if "failed" in hedge]
+    assert hedge.endswith("and counts here; the sentence is the same without it.")
     everyone = [(norm, seed) for norm in ("weighted_mean", "batch_norm") for seed in (1, 2, 3)]
     report = made_up_report(failed=everyone, norms=("weighted_mean", "batch_norm"), scenes=1)
     assert any("6 of these runs failed" in hedge and "None is left" in hedge for hedge in find(report).hedges)
+
+
+def test_with_several_studies_the_sentence_says_of_which_it_is(report):
+    other = dataclasses.replace(report.sections[0], section=dataclasses.replace(report.sections[0].section, title="b"))
+    several = dataclasses.replace(report, sections=(*report.sections, other))
+    assert find(several).hedges[1].startswith("From 3 runs of each normalization of the study toy on scenes with")
 
 
 def test_the_study_with_pictures_and_more_slots_leads(report):

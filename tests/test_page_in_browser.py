@@ -1,19 +1,30 @@
 """The page in a real Chromium, opened from disk: `python -m pytest -m browser -n 0` (see docs/page.md)."""
 
+import base64
+import dataclasses
+import itertools
 import json
 import shutil
+import time
+from pathlib import Path
 
 import pytest
 
-from made_up_page import NASTY, SLOTS, made_up_report, renamed
+from made_up_page import NASTY, SLOTS, made_up_examples, made_up_report, renamed
+from slotnorm.experiments import MAIN
 from slotnorm.report.page.page import render
+from slotnorm.report.pictures import illustrate
 
 pytestmark = [pytest.mark.browser, pytest.mark.filterwarnings("ignore::ResourceWarning")]  # of the driver's sockets
 
 FLAGS = [
-    "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--window-size=1280,1000",
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--window-size=1280,1000",
 ]  # fmt: skip
+AXE = Path(__file__).parent / "axe-core" / "axe.min.js"
+LEFT, RIGHT, HOME, END, TAB, ESCAPE, DOWN = "\ue012", "\ue014", "\ue011", "\ue010", "\ue004", "\ue00c", "\ue015"
+STILL = {"name": "prefers-reduced-motion", "value": "reduce"}
+DARK = {"name": "prefers-color-scheme", "value": "dark"}
 
 
 @pytest.fixture(scope="module")
@@ -32,21 +43,39 @@ def driver(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory):
-    path = tmp_path_factory.mktemp("page with spaces ü") / "index.html"
-    path.write_text(render(renamed(made_up_report(), NASTY), NASTY, NASTY), encoding="utf-8")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("page with spaces ü")
+
+
+@pytest.fixture(scope="module")
+def address(folder):
+    """Names with markup, and two studies: the second has fewer scenes and no true masks."""
+    report = renamed(made_up_report(), NASTY)
+    examples = [dataclasses.replace(made_up_examples(norm, scenes=3), labels=None) for norm in MAIN[:2]]
+    bare = dataclasses.replace(report.sections[0], stem="second", illustration=illustrate(examples, 5))
+    bare = dataclasses.replace(bare, section=dataclasses.replace(bare.section, title="second"))
+    path = folder / "index.html"
+    path.write_text(render(dataclasses.replace(report, sections=(*report.sections, bare)), NASTY, NASTY), "utf-8")
     return path.as_uri()
+
+
+def opened(driver, address: str, *features: dict, width: int = 1280, height: int = 1000, mobile: bool = False):
+    """The page as a reader meets it, once its pictures are drawn."""
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": list(features)})
+    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": mobile}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    driver.get("about:blank")  # else an address with another hash does not load anew
+    for kind in ("browser", "performance"):
+        driver.get_log(kind)
+    driver.get(address)
+    wait(driver, "document.querySelector('.explorer').dataset.shown || !document.querySelector('.tiles')")
+    return driver
 
 
 @pytest.fixture
 def page(driver, address):
-    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
-    driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-    for kind in ("browser", "performance"):
-        driver.get_log(kind)
-    driver.get(address)
-    wait(driver, "document.querySelector('.slider').dataset.shown")
-    return driver
+    """Without motion, so that the slider stands where it stands."""
+    return opened(driver, address, STILL)
 
 
 def wait(driver, expression: str) -> None:
@@ -55,8 +84,17 @@ def wait(driver, expression: str) -> None:
     WebDriverWait(driver, 20).until(lambda browser: browser.execute_script(f"return {expression}"))
 
 
+def shown(driver, words: str) -> None:
+    """Wait until the slider shows a study, a number of slots and a scene."""
+    wait(driver, f"document.querySelector('.explorer').dataset.shown === {json.dumps(words)}")
+
+
 def pixels(driver, selector: str) -> str:
     return driver.execute_script(f"return document.querySelector({json.dumps(selector)}).toDataURL()")
+
+
+def read(driver, selector: str) -> str:
+    return driver.execute_script(f"return document.querySelector({json.dumps(selector)}).textContent")
 
 
 def press(driver, selector: str, *keys: str) -> None:
@@ -65,17 +103,48 @@ def press(driver, selector: str, *keys: str) -> None:
     driver.find_element(By.CSS_SELECTOR, selector).send_keys(*keys)
 
 
-def shown(driver, slots: int) -> None:
-    wait(driver, f"document.querySelector('.slider').dataset.shown === '{slots}'")
+def point(driver, element, across: float = 0.5, down: float = 0.5) -> None:
+    """Move the pointer to a share of an element's width and height."""
+    from selenium.webdriver import ActionChains
+
+    size = element.rect
+    offset = round((across - 0.5) * size["width"]), round((down - 0.5) * size["height"])
+    ActionChains(driver).move_to_element_with_offset(element, *offset).perform()
 
 
-def test_it_opens_without_a_message_or_a_request(page):
-    assert page.get_log("browser") == []
-    messages = [json.loads(entry["message"])["message"] for entry in page.get_log("performance")]
+def find(driver, selector: str):
+    from selenium.webdriver.common.by import By
+
+    return driver.find_element(By.CSS_SELECTOR, selector)
+
+
+def bring(driver, selector: str):
+    """Scroll to an element and wait until it is drawn."""
+    element = find(driver, selector)
+    driver.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", element)
+    return element
+
+
+def plotted(driver, selector: str):
+    """A panel's drawing, once it is there."""
+    bring(driver, selector)
+    wait(driver, f"document.querySelector({json.dumps(selector + ' svg')})")
+    return find(driver, f"{selector} svg")
+
+
+PANEL = "#more-slots ~ .curves .plot"
+PATHS = "#background ~ .curves .plot"
+
+
+def test_it_opens_without_a_message_or_a_request(driver, address):
+    opened(driver, address)
+    wait(driver, "document.querySelector('#into-slots').dataset.shown")
+    assert driver.get_log("browser") == []
+    messages = [json.loads(entry["message"])["message"] for entry in driver.get_log("performance")]
     sent = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
     assert sent, "the log of requests is empty: it must have the page itself"
-    assert all(url.startswith(("file:", "data:")) for url in sent), sent
-    assert [url for url in sent if url.startswith("file:")] == [page.current_url]
+    assert all(url.startswith(("file:", "data:", "about:")) for url in sent), sent
+    assert [url for url in sent if url.startswith("file:")] == [driver.current_url.split("#")[0]]
 
 
 def test_the_policy_stops_what_is_not_the_page_own(page):
@@ -90,59 +159,248 @@ def test_the_policy_stops_what_is_not_the_page_own(page):
 
 def test_a_name_with_markup_is_shown_as_it_is(page):
     assert page.title == NASTY
-    assert page.execute_script("return document.querySelector('h1').textContent") == NASTY
-    assert page.execute_script("return document.querySelector('h2').textContent") == NASTY
+    assert read(page, "h1") == NASTY
     assert page.execute_script("return document.querySelectorAll('main script').length") == 0
+    assert read(page, ".explorer .about").startswith(f"{NASTY}: scenes with 2 to 4 objects")
+
+
+@pytest.mark.parametrize(("width", "height"), [(1280, 800), (1920, 1080), (3840, 2160)])
+def test_the_first_screen_has_the_finding_and_every_picture(driver, address, width, height):
+    opened(driver, address, STILL, width=width, height=height)
+    for selector in (".finding", ".control", ".tiles figure:last-child", ".strip"):
+        box = find(driver, selector).rect
+        assert box["y"] >= 0, selector
+        assert box["y"] + box["height"] <= height, selector
+        assert box["x"] + box["width"] <= width, selector
+    assert read(driver, ".finding").startswith("With 15 slots instead of 5,")
+    assert find(driver, ".explorer").rect["x"] > find(driver, ".finding").rect["x"] + 200, "beside each other"
+
+
+def test_on_a_phone_the_finding_comes_first_and_the_pictures_begin_on_the_first_screen(driver, address):
+    opened(driver, address, STILL, width=420, height=900, mobile=True)
+    finding, tile = find(driver, ".finding").rect, find(driver, ".tiles figure:last-child canvas").rect
+    assert finding["y"] + finding["height"] < tile["y"]
+    assert tile["y"] + tile["height"] < 900
+    assert find(driver, ".hedges").rect["y"] > tile["y"]
+
+
+def test_it_plays_once_on_arrival_from_the_training_k_to_three_times_it(driver, address):
+    opened(driver, address)
+    first = read(driver, ".explorer output")
+    assert first == "15", "it already stands there"
+    seen = [first]
+    for _ in range(200):
+        if (slots := read(driver, ".explorer output")) != seen[-1]:
+            seen.append(slots)
+        if not driver.execute_script("return document.querySelector('.explorer').dataset.playing"):
+            break
+        time.sleep(0.03)
+    assert seen == ["15", "5", "7", "10", "15"]
+    time.sleep(1.5)
+    assert read(driver, ".explorer output") == "15", "only once"
+    assert read(driver, ".play") == "Play"
+    find(driver, ".play").click()
+    wait(driver, "document.querySelector('.explorer output').textContent === '5'")
+    assert read(driver, ".play") == "Stop"
+    find(driver, ".play").click()
+    assert read(driver, ".play") == "Play"
+
+
+def test_a_reader_who_wants_no_motion_gets_none(page):
+    assert read(page, ".explorer output") == "15"
+    assert not page.execute_script("return document.querySelector('.explorer').dataset.playing")
+    time.sleep(2)
+    assert read(page, ".explorer output") == "15"
+    assert page.execute_script("return getComputedStyle(document.documentElement).scrollBehavior") == "auto"
+
+
+def test_touching_the_slider_ends_the_play(driver, address):
+    opened(driver, address)
+    press(driver, ".explorer input[type=range]", LEFT)
+    shown(driver, "toy 10 " + read_scene(driver))
+    time.sleep(2)
+    assert read(driver, ".explorer output") == "10"
+
+
+def read_scene(driver) -> str:
+    return driver.execute_script("return document.querySelector('.strip :checked').value * 1 + 1 + ''")
 
 
 def test_arrow_keys_on_the_slider_change_the_pictures(page):
-    before = {norm: pixels(page, f"[data-variant='{norm}'] .segmentation") for norm in range(4)}
-    rebuilt = pixels(page, "[data-variant='0'] .reconstruction")
-    words = page.execute_script("return document.querySelector('.variant .score').textContent")
-    press(page, ".slider input[type=range]", "\ue014")  # right
-    shown(page, SLOTS[1])
-    after = {norm: pixels(page, f"[data-variant='{norm}'] .segmentation") for norm in range(4)}
+    scene = read_scene(page)
+    before = {norm: pixels(page, f"[data-variant='{norm}'] canvas") for norm in range(4)}
+    words = read(page, ".variant .score"), read(page, ".variant .here")
+    press(page, ".explorer input[type=range]", HOME)
+    shown(page, f"toy {SLOTS[0]} {scene}")
+    after = {norm: pixels(page, f"[data-variant='{norm}'] canvas") for norm in range(4)}
     assert after[0] != before[0]
     assert after[1] != before[1]
-    assert pixels(page, "[data-variant='0'] .reconstruction") != rebuilt
-    assert page.execute_script("return document.querySelector('.variant .score').textContent") != words
-    assert page.execute_script("return document.querySelector('.slider output').textContent") == str(SLOTS[1])
-    label = page.execute_script("return document.querySelector('.segmentation').getAttribute('aria-label')")
-    assert label == f"Baseline: segmentation, {SLOTS[1]} slots"
-    press(page, ".slider input[type=range]", "\ue010")  # end
-    shown(page, SLOTS[-1])
-    press(page, ".slider input[type=range]", "\ue011")  # home
-    shown(page, SLOTS[0])
-    assert {norm: pixels(page, f"[data-variant='{norm}'] .segmentation") for norm in range(4)} == before
+    assert (read(page, ".variant .score"), read(page, ".variant .here")) != words
+    label = page.execute_script("return document.querySelector('canvas.segmentation').getAttribute('aria-label')")
+    assert label == f"Baseline: segments with {SLOTS[0]} slots"
+    assert page.execute_script("return document.querySelector('.explorer input').ariaValueText") == f"{SLOTS[0]} slots"
+    press(page, ".explorer input[type=range]", END)
+    shown(page, f"toy {SLOTS[-1]} {scene}")
+    assert {norm: pixels(page, f"[data-variant='{norm}'] canvas") for norm in range(4)} == before
 
 
-def test_another_scene_is_chosen_by_keyboard(page):
-    before = pixels(page, "canvas.input"), pixels(page, "[data-variant='2'] .segmentation")
-    press(page, ".scenes input", "\ue014")
-    wait(page, "document.querySelector('.slider canvas.input').getAttribute('aria-label').includes('Scene 1')")
+def test_another_scene_is_chosen_by_keyboard_and_by_pointer(page):
+    from selenium.webdriver.common.by import By
+
+    place = int(read_scene(page))
+    before = pixels(page, "canvas.input"), pixels(page, "[data-variant='2'] canvas")
+    press(page, ".strip input:checked", RIGHT)
+    shown(page, f"toy 15 {place % 12 + 1}")
     assert pixels(page, "canvas.input") != before[0]
-    assert pixels(page, "[data-variant='2'] .segmentation") != before[1]
+    assert pixels(page, "[data-variant='2'] canvas") != before[1]
+    page.find_elements(By.CSS_SELECTOR, ".strip label")[place - 1].click()
+    shown(page, f"toy 15 {place}")
+    assert pixels(page, "canvas.input") == before[0]
+
+
+def test_dragging_over_the_pictures_moves_the_slider(page):
+    from selenium.webdriver import ActionChains
+
+    tile = find(page, ".tiles figure")
+    ActionChains(page).click_and_hold(tile).move_by_offset(-44, 0).release().perform()
+    shown(page, f"toy {SLOTS[-3]} {read_scene(page)}")
+
+
+def test_an_address_leads_to_a_study_a_number_of_slots_and_a_scene(driver, address):
+    opened(driver, f"{address}#toy&k=7&scene=3")
+    shown(driver, "toy 7 3")
+    time.sleep(1.6)
+    assert read(driver, ".explorer output") == "7", "nothing plays where a place was asked for"
+    driver.execute_script("location.hash = 'second&k=10&scene=2'")
+    shown(driver, "second 10 2")
+    assert driver.execute_script("return document.querySelectorAll('.tiles .variant').length") == 2
+    assert read(driver, ".tiles").startswith("Scene"), "there is an image, and no true masks"
+    assert "No true masks" in read(driver, ".tiles")
+    assert "have no true masks" in read(driver, "#into-scores")
+    opened(driver, f"{address}#toy&k=999&scene=99")
+    shown(driver, f"toy 15 {read_scene(driver)}")
+    opened(driver, f"{address}#%E0%A4%A&k=x")
+    shown(driver, f"toy 15 {read_scene(driver)}")
+    assert driver.get_log("browser") == []
+
+
+def test_what_is_shown_stands_in_the_address(page):
+    press(page, ".explorer input[type=range]", LEFT)
+    shown(page, f"toy 10 {read_scene(page)}")
+    there = page.current_url
+    assert there.endswith(f"#toy&k=10&scene={read_scene(page)}")
+    assert find(page, ".about a").get_attribute("href") == there
+
+
+def test_a_link_of_the_contents_leads_to_its_part(page):
+    find(page, ".contents a[href='#claims']").click()
+    wait(page, "Math.abs(document.querySelector('#claims').getBoundingClientRect().top) < 200")
+    assert read(page, ".explorer output") == "15"
+
+
+def test_another_study_is_chosen(page):
+    page.execute_script(
+        "const s = document.querySelector('.explorer select'); s.value = 'second'; s.dispatchEvent(new Event('change'))"
+    )
+    wait(page, "document.querySelector('.explorer').dataset.shown.startsWith('second 15')")
+    assert page.execute_script("return document.querySelectorAll('.strip input').length") == 3
+
+
+def test_a_slot_is_seen_alone_by_pointer_focus_and_from_the_picture(page):
+    from selenium.webdriver.common.by import By
+
+    bring(page, "#into-slots")
+    wait(page, "document.querySelector('#into-slots').dataset.shown")
+    together = pixels(page, ".big")
+    buttons = page.find_elements(By.CSS_SELECTOR, ".slots button")
+    assert len(buttons) == 5
+    assert "slots hold 1 % of the picture or more. The scene has" in read(page, ".large")
+    page.execute_script("arguments[0].focus()", buttons[1])
+    assert read(page, ".large").startswith("Slot 2 of 5 holds")
+    alone = pixels(page, ".big")
+    assert alone != together
+    press(page, ".slots button:nth-child(2)", TAB)
+    assert read(page, ".large").startswith("Slot 3 of 5 holds")
+    point(page, buttons[1])
+    assert pixels(page, ".big") == alone
+    point(page, find(page, ".big"), 0.02, 0.02)
+    assert "chosen" in buttons[0].get_attribute("class"), "the background's slot comes first"
+    point(page, find(page, "#scores"))
+    assert pixels(page, ".big") == together
+    find(page, "[name=into-slots-slots][value='1']").click()
+    wait(page, "document.querySelectorAll('.slots button').length === 15")
+    find(page, "[name=into-slots-norm][value='0']").click()
+    wait(page, "document.querySelector('#into-slots').dataset.shown.startsWith('0 15')")
+
+
+def test_f_ari_and_ari_are_seen_in_pairs_of_pixels(page):
+    """With all slots of a scene right, every pair agrees; the score beside it is that of the row."""
+    bring(page, "#into-scores")
+    wait(page, "document.querySelector('#into-scores').dataset.shown")
+    texts = [read(page, f"#into-scores .row figure:nth-child({number})") for number in (3, 4)]
+    assert texts[0].startswith("F-ARI 0.")
+    assert texts[0].endswith("pixels of objects only: 100.0 % of pairs agree")
+    assert texts[1].startswith("ARI 0.")
+    assert texts[1].endswith("all pixels: 100.0 % of pairs agree")
+    canvas = find(page, "#into-scores .row figure:nth-child(4) canvas")
+    quiet = pixels(page, "#into-scores .row figure:nth-child(4) canvas")
+    point(page, canvas, 0.5, 0.5)
+    assert read(page, "#into-scores .row figure:nth-child(4)").endswith("this pixel: 100 % of its pairs agree")
+    assert pixels(page, "#into-scores .row figure:nth-child(4) canvas") != quiet
+    point(page, find(page, "#scores"))
+    assert pixels(page, "#into-scores .row figure:nth-child(4) canvas") == quiet
+    canvas.send_keys(RIGHT, DOWN)
+    assert "this pixel" in read(page, "#into-scores .row figure:nth-child(4)")
+    canvas.send_keys(ESCAPE)
+    assert pixels(page, "#into-scores .row figure:nth-child(4) canvas") == quiet
+
+
+def test_the_share_of_pairs_is_that_of_all_pairs(page):
+    """Counted from the pictures' own data, pair by pair."""
+    wait(page, "document.querySelector('#into-scores').dataset.shown")
+    find(page, "[name=into-scores-norm][value='0']").click()
+    find(page, "[name=into-scores-slots][value='1']").click()
+    wait(page, "document.querySelector('#into-scores').dataset.shown.startsWith('0 15')")
+    counted = page.execute_async_script("""
+        const done = arguments[0];
+        Promise.all([lookInto(), unpack(sceneShown().labels)]).then(([{ labels }, truth]) => {
+          const share = (counts) => {
+            let [agree, all] = [0, 0];
+            for (let a = 0; a < truth.length; a += 1) for (let b = 0; b < a; b += 1) {
+              if (!counts(a) || !counts(b)) continue;
+              all += 1;
+              agree += (truth[a] === truth[b]) === (labels[a] === labels[b]);
+            }
+            return (100 * agree / all).toFixed(1);
+          };
+          done([share((place) => truth[place] > 0), share(() => true)]);
+        });
+    """)
+    for number, share in zip((3, 4), counted, strict=True):
+        assert f"{share} % of pairs agree" in read(page, f"#into-scores .row figure:nth-child({number})")
 
 
 def test_pointing_at_a_curve_reads_out_its_values(page):
-    from selenium.webdriver import ActionChains
     from selenium.webdriver.common.by import By
 
-    plot = page.find_element(By.CSS_SELECTOR, ".all svg.plot")
-    readout = plot.find_element(By.XPATH, "../p[@class='readout']")
+    plot = plotted(page, PANEL)
+    readout = page.find_element(By.CSS_SELECTOR, ".panel .readout")
     assert not readout.is_displayed()
-    ActionChains(page).move_to_element(plot).perform()
-    name = plot.get_attribute("id")
-    panel = page.execute_script(f"return JSON.parse(document.getElementById('data').textContent)['{name}']")
-    middle = min(range(len(panel["places"])), key=lambda place: abs(panel["places"][place] - panel["width"] / 2))
-    expected = [f"{panel['name']} {panel['points'][middle]}"]
-    expected += [f"{curve['label']} {curve['values'][middle]}" for curve in panel["curves"]]
-    assert readout.text.splitlines() == expected
+    point(page, plot, 0.02)
+    panel = page.execute_script(
+        "return JSON.parse(document.getElementById('data').textContent)"
+        f".panels[document.querySelector({json.dumps(PANEL)}).dataset.panel]"
+    )
+    lines = readout.text.splitlines()
+    assert lines[0] == f"{panel['points'][0]} slots"
+    for line, curve in zip(lines[1:], panel["all"]["curves"], strict=True):
+        low, median, high = (f"{curve[name][0]:.3f}" for name in ("low", "median", "high"))
+        assert line.endswith(f"{median} ({low} to {high})")
     for height in (400, 1400):  # wherever the window ends, all of it can be read, and it hides no curve
         metrics = {"width": 1280, "height": height, "deviceScaleFactor": 1, "mobile": False}
         page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
         page.execute_script("arguments[0].scrollIntoView({block: 'end', behavior: 'instant'})", plot)
-        ActionChains(page).move_to_element_with_offset(plot, 40, 0).perform()
+        point(page, plot, 0.6)
         box, drawn = (
             page.execute_script("return arguments[0].getBoundingClientRect().toJSON()", e) for e in (readout, plot)
         )
@@ -150,41 +408,62 @@ def test_pointing_at_a_curve_reads_out_its_values(page):
         assert box["bottom"] <= height
         inside = (drawn["top"] + 0.1 * drawn["height"], drawn["top"] + 0.85 * drawn["height"])
         assert box["bottom"] <= inside[0] or box["top"] >= inside[1]
-    ActionChains(page).move_to_element(page.find_element(By.CSS_SELECTOR, "h1")).perform()
+    point(page, find(page, "#more-slots"))
     assert not readout.is_displayed()
 
 
 def test_arrow_keys_read_a_curve(page):
-    press(page, ".all svg.plot", "\ue014", "\ue014")
-    text = page.execute_script("return document.querySelector('.all .readout').textContent")
-    assert text.startswith("slots K 3")
-    press(page, ".all svg.plot", "\ue00c")  # escape
-    assert page.execute_script("return document.querySelector('.all .readout').hidden")
+    plot = plotted(page, PANEL)
+    plot.send_keys(RIGHT, RIGHT)
+    assert read(page, ".panel .readout").startswith("3 slots")
+    plot.send_keys(ESCAPE)
+    assert page.execute_script("return document.querySelector('.panel .readout').hidden")
+
+
+def test_a_curve_is_drawn_where_its_values_are_and_named_at_its_end(page):
+    plotted(page, PANEL)
+    drawn = page.execute_script("""
+        const plot = plots.get(document.querySelector(arguments[0]).dataset.panel);
+        const names = [...plot.svg.querySelectorAll("text.name")].map((text) => [text.textContent, text.getBBox()])
+          .map(([name, box]) => [name, box.x, box.y, box.x + box.width, box.y + box.height]);
+        const line = plot.svg.querySelector(".line").getAttribute("d");
+        return { names, line, width: plot.width, box: plot.box, limits: plot.shown.limits,
+                 median: plot.shown.curves[0].median };
+    """, PANEL)  # fmt: skip
+    points = [tuple(map(float, part.split())) for part in drawn["line"].replace("M", "L").split("L") if part]
+    low, high = drawn["limits"]
+    top, bottom = drawn["box"]["top"], drawn["box"]["bottom"]
+    for (_, y), value in zip(points, drawn["median"], strict=True):
+        assert y == pytest.approx(top + (high - value) / (high - low) * (bottom - top), abs=0.06)
+    assert [x for x, _ in points] == sorted(x for x, _ in points)
+    assert sorted(name for name, *_ in drawn["names"]) == ["Baseline", "Batch Norm", "Layer Norm", "Weighted Sum"]
+    rows = sorted((upper, lower) for _, _, upper, _, lower in drawn["names"])
+    assert all(first[1] - 3 <= second[0] for first, second in itertools.pairwise(rows)), "none hides another"
+    for _, left, _, right, _ in drawn["names"]:
+        assert left > drawn["box"]["right"]
+        assert right <= drawn["width"] + 1
 
 
 def test_paths_are_read_at_the_nearest_place_and_by_keyboard(page):
-    from selenium.webdriver import ActionChains
-    from selenium.webdriver.common.by import By
-
-    plot = page.find_element(By.CSS_SELECTOR, ".all svg.plot[aria-label^='F-ARI against ARI']")
-    readout = plot.find_element(By.XPATH, "../p[@class='readout']")
-    content = f"JSON.parse(document.getElementById('data').textContent)['{plot.get_attribute('id')}']"
-    panel = page.execute_script(f"return {content}")
-    page.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", plot)
-    box = page.execute_script("return arguments[0].getBoundingClientRect().toJSON()", plot)
-    for index in (0, len(panel["points"]) - 1):
-        x, y = panel["curves"][0]["spots"][index]  # of the baseline, whose path is long
-        scale = box["width"] / panel["width"]
-        from_middle = round(x * scale - box["width"] / 2), round(y * scale - box["height"] / 2)
-        ActionChains(page).move_to_element_with_offset(plot, *from_middle).perform()
-        expected = [f"slots K {panel['points'][index]}"]
-        expected += [f"{curve['label']} {curve['values'][index]}" for curve in panel["curves"]]
-        assert readout.text.splitlines() == expected
+    plot = plotted(page, PATHS)
+    plot.send_keys(HOME)
+    readout = find(page, "#background ~ .curves .readout")
+    assert readout.text.startswith("5 slots")
+    assert "F-ARI 0." in readout.text
+    assert ", ARI 0." in readout.text
     rings = page.execute_script("return arguments[0].querySelector('.cross').getAttribute('d')", plot)
-    assert rings.count("M") == len(panel["curves"])
-    plot.send_keys("\ue011", "\ue014")  # home, right
-    assert readout.text.startswith(f"slots K {panel['points'][1]}")
+    assert rings.count("M") == 4
+    plot.send_keys(RIGHT)
+    assert readout.text.startswith("6 slots")
     assert page.execute_script("return arguments[0].querySelector('.cross').getAttribute('d')", plot) != rings
+
+
+def test_all_values_are_listed_when_they_are_asked_for(page):
+    bring(page, "#more-slots ~ .curves .values summary").click()
+    wait(page, "document.querySelector('.values table')")
+    rows = page.execute_script("return document.querySelectorAll('.values table')[0].rows.length")
+    assert rows == 1 + 15
+    assert "(" in read(page, ".values td:nth-child(2)") + read(page, ".values tbody td")
 
 
 def test_failed_runs_are_left_out_by_the_toggle(page):
@@ -193,34 +472,35 @@ def test_failed_runs_are_left_out_by_the_toggle(page):
     def visible(selector: str) -> list[bool]:
         return [part.is_displayed() for part in page.find_elements(By.CSS_SELECTOR, selector)]
 
+    plotted(page, PANEL)
+    before = page.execute_script(f"return document.querySelector({json.dumps(PANEL)}).querySelectorAll('.run').length")
+    page.execute_script("document.querySelectorAll('details').forEach((one) => (one.open = true))")
     assert all(visible(".all"))
     assert not any(visible(".kept"))
-    press(page, "#without-failed", " ")
+    bring(page, "#without-failed").send_keys(" ")
     assert not any(visible(".all"))
     assert all(visible(".kept"))
-    assert "2 of 3 runs" in page.find_element(By.CSS_SELECTOR, "main").text
+    bring(page, PANEL)
+    wait(page, f"document.querySelector({json.dumps(PANEL)}).querySelectorAll('.run').length === {before - 1}")
 
 
-@pytest.mark.parametrize("width", [320, 375, 768])
-def test_a_narrow_screen_does_not_scroll_sideways(page, width):
-    metrics = {"width": width, "height": 800, "deviceScaleFactor": 2, "mobile": True}
-    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-    page.get(page.current_url)
-    wait(page, "document.querySelector('.slider').dataset.shown")
-    assert page.execute_script("return innerWidth") == width
-    assert page.execute_script("return document.documentElement.scrollWidth") == width
+@pytest.mark.parametrize("width", [320, 375, 420, 768, 1024])
+def test_a_narrow_screen_does_not_scroll_sideways(driver, address, width):
+    opened(driver, address, STILL, width=width, height=800, mobile=True)
+    wait(driver, "document.querySelector('#into-scores').dataset.shown")
+    assert driver.execute_script("return innerWidth") == width
+    assert driver.execute_script("return document.documentElement.scrollWidth") == width
 
 
-def test_dark_mode_is_dark_and_readable(page):
-    light = page.execute_script("return getComputedStyle(document.body).backgroundColor")
-    page.execute_cdp_cmd(
-        "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
-    )
+def test_dark_mode_is_dark_and_readable(driver, address):
+    opened(driver, address, STILL)
+    light = driver.execute_script("return getComputedStyle(document.body).backgroundColor")
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [STILL, DARK]})
     assert luminance(light) > 0.9
-    background = luminance(page.execute_script("return getComputedStyle(document.body).backgroundColor"))
+    background = luminance(driver.execute_script("return getComputedStyle(document.body).backgroundColor"))
     assert background < 0.02
-    for selector, least in (("body", 7), (".quiet", 4.5), ("a", 4.5), (".worse", 4.5)):
-        color = page.execute_script(f"return getComputedStyle(document.querySelector('{selector}')).color")
+    for selector, least in (("body", 7), (".quiet", 4.5), (".about a", 4.5), (".failed", 4.5)):
+        color = driver.execute_script(f"return getComputedStyle(document.querySelector('{selector}')).color")
         assert (luminance(color) + 0.05) / (background + 0.05) >= least, selector
 
 
@@ -231,16 +511,68 @@ def luminance(color: str) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
+def test_print_has_every_curve_on_white_and_no_controls(driver, address):
+    opened(driver, address, STILL, DARK)
+    document = base64.b64decode(driver.execute_cdp_cmd("Page.printToPDF", {"printBackground": True})["data"])
+    assert document.startswith(b"%PDF")
+    assert driver.execute_script("return [...plots.values()].every((plot) => plot.svg)")
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print", "features": [STILL, DARK]})
+    background = driver.execute_script("return getComputedStyle(document.body).backgroundColor")
+    assert luminance(background) == pytest.approx(1)
+    assert luminance(driver.execute_script("return getComputedStyle(document.body).color")) < 0.05
+    for selector in (".play", ".strip", ".explorer input[type=range]", "#without-failed", ".values"):
+        assert not find(driver, selector).is_displayed(), selector
+    for selector in (".finding", ".tiles canvas", ".drawing", ".forest"):
+        assert find(driver, selector).is_displayed(), selector
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": []})
+
+
 def test_everything_to_use_can_be_reached_with_the_tab_key(page):
     from selenium.webdriver import ActionChains
 
     reached = set()
-    for _ in range(60):
-        ActionChains(page).send_keys("\ue004").perform()
+    for _ in range(90):
+        ActionChains(page).send_keys(TAB).perform()
         reached.add(page.execute_script(
             "const e = document.activeElement;"
             "return [e.tagName.toLowerCase(), e.type || '', getComputedStyle(e).outlineStyle !== 'none'].join(' ')"
         ))  # fmt: skip
-    for wanted in ("a", "input checkbox", "svg", "input range", "input radio", "summary", "div"):
-        assert any(entry.startswith(wanted) for entry in reached), (wanted, reached)
-    assert all(entry.endswith("true") for entry in reached if entry.startswith(("a", "svg", "summary", "input range")))
+    wanted = (
+        "a", "select", "button", "input range", "input radio", "input checkbox", "canvas", "svg", "summary", "div",
+    )  # fmt: skip
+    for kind in wanted:
+        assert any(entry.startswith(kind) for entry in reached), (kind, reached)
+    seen = ("a", "svg", "summary", "button", "canvas", "input range")
+    assert all(entry.endswith("true") for entry in reached if entry.startswith(seen))
+
+
+@pytest.mark.parametrize("features", [[STILL], [STILL, DARK]], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [420, 1280])
+def test_axe_finds_nothing_serious(driver, address, features, width):
+    """axe-core's rules for accessibility, with everything unfolded."""
+    opened(driver, address, *features, width=width, mobile=width < 600)
+    wait(driver, "document.querySelector('#into-scores').dataset.shown")
+    driver.execute_script(
+        "document.querySelectorAll('details').forEach((one) => (one.open = true)); plots.forEach(drawOnce)"
+    )
+    driver.set_script_timeout(120)
+    driver.execute_script(AXE.read_text(encoding="utf-8"))
+    found = driver.execute_async_script("axe.run(document).then(arguments[0])")
+    assert found["passes"], "no rule was asked"
+    bad = [
+        (rule["id"], rule["impact"], [node["target"] for node in rule["nodes"][:3]], rule["nodes"][0]["failureSummary"])
+        for rule in found["violations"]
+        if rule["impact"] in ("serious", "critical")
+    ]
+    assert bad == []
+
+
+def test_a_page_without_pictures_works(driver, folder):
+    report = made_up_report(scenes=1)
+    bare = dataclasses.replace(report, sections=(dataclasses.replace(report.sections[0], illustration=None),))
+    path = folder / "bare.html"
+    path.write_text(render(bare), encoding="utf-8")
+    opened(driver, path.as_uri())
+    plotted(driver, PANEL)
+    assert driver.get_log("browser") == []
+    assert "There are no pictures here" in read(driver, ".explorer")

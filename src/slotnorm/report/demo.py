@@ -39,6 +39,7 @@ from slotnorm.training.loading import load
 TITLE = "slotnorm demo"
 METRICS = ("f_ari", "ari", "l2")
 CHARTED = ("f_ari", "ari")
+LARGEST_PAGE = 4_000_000  # bytes: four models, sent by mail
 _FEWEST_SLOTS = 2
 _PICTURED = 12
 
@@ -156,7 +157,7 @@ def write_demo_page(found: Demo, out: Path) -> Path:
         f"{SLOTS_FACTOR * section.train_slots}."
     )
     path = out / page.NAME
-    files.write(path, page.render(found.report, TITLE, lead).encode())
+    files.write(path, page.render(found.report, TITLE, lead, LARGEST_PAGE).encode())
     return path
 
 

@@ -25,7 +25,8 @@ class Plot {
   draw() {
     // drawn in units of a sixteenth of the root's font, so that text keeps its size whatever the panel's
     const unit = parseFloat(getComputedStyle(document.documentElement).fontSize) / 16;
-    this.width = Math.max(240, Math.round((this.holder.clientWidth || 360 * unit) / unit));
+    this.drawnFor = this.holder.clientWidth;
+    this.width = Math.max(240, Math.round((this.drawnFor || 360 * unit) / unit));
     this.height = Math.round(Math.min(280, Math.max(210, 0.62 * this.width)));
     const longest = Math.max(0, ...this.shown.curves.map((curve) => widthOf(this.label(curve.norm))));
     this.box = { left: 42, right: this.width - 14 - longest, top: 12, bottom: this.height - 36 };
@@ -319,5 +320,5 @@ if (without) {
 let resized = 0;
 addEventListener("resize", () => {
   clearTimeout(resized);
-  resized = setTimeout(drawAgain, 150, () => true);
+  resized = setTimeout(drawAgain, 150, (plot) => plot.drawnFor !== plot.holder.clientWidth);
 });

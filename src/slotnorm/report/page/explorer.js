@@ -57,8 +57,8 @@ if (explorer) {
       type: "radio", name: "explorer-scene", value: place, autocomplete: "off", "aria-label": `Scene ${place + 1}: ${scene.words}`,
     });
     radio.addEventListener("change", () => touched({ scene: place }));
-    const address = scene.input || scene.truth;
-    const picture = address ? make("img", { src: address, alt: "" }) : make("span", { class: "nothing", text: place + 1 });
+    const original = scene.input || scene.truth;
+    const picture = original ? make("img", { src: data.pictures[original], alt: "" }) : make("span", { class: "nothing", text: place + 1 });
     return make("label", { title: scene.words }, radio, picture);
   };
 
@@ -69,7 +69,10 @@ if (explorer) {
     range.value = view.place;
     range.setAttribute("aria-valuetext", `${slots} slots`);
     output.textContent = slots;
-    strip.children[view.scene].firstChild.checked = true;
+    const chosen = strip.children[view.scene];
+    chosen.firstChild.checked = true;
+    strip.scrollLeft += Math.min(0, chosen.offsetLeft - strip.offsetLeft - strip.scrollLeft - 8);
+    strip.scrollLeft += Math.max(0, chosen.offsetLeft - strip.offsetLeft + chosen.offsetWidth + 8 - strip.scrollLeft - strip.clientWidth);
     const trained = content.slots.indexOf(content.trained);
     for (const figure of tiles.querySelectorAll(".variant")) {
       const place = Number(figure.dataset.variant);

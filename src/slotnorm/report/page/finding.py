@@ -141,16 +141,21 @@ def _ground(report: Report, contents: SectionContents, effect: Effect) -> str:
     counts = {len(change.runs) for change in effect.changes}
     most = "one run" if max(counts) == 1 else counted(max(counts), "run")
     runs = f"{most} of each normalization" if len(counts) == 1 else f"up to {most} of each normalization"
-    words = f"From {runs} on scenes with {set_in_words(contents.section, effect.dataset)}"
+    study = f" of the study {contents.section.title}" if len(report.sections) > 1 else ""
+    words = f"From {runs}{study} on scenes with {set_in_words(contents.section, effect.dataset)}"
     failed = contents.section.failures
     if not failed:
         return f"{words}."
-    kept = effect_of(report, contents, "f_ari", WITHOUT_FAILED)
     several = failed != 1
     words += f"; {failed} of these runs failed to follow objects and count{'s' * (not several)} here"
+    kept = effect_of(report, contents, "f_ari", WITHOUT_FAILED)
     if kept is None:
         return f"{words}. None is left without them."
-    return f"{words}. Without {'them' if several else 'it'} {_contrasted(_clauses(_named(kept)))}."
+    left, whole = (_contrasted(_clauses(_named(shown))) for shown in (kept, effect))
+    them = "them" if several else "it"
+    if left == whole:
+        return f"{words}; the sentence is the same without {them}."
+    return f"{words}. Without {them} {left}."
 
 
 def _noise(effect: Effect, named: Sequence[Change]) -> str:

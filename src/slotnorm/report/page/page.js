@@ -20,15 +20,15 @@ const shape = (tag, attributes = {}, ...children) => fill(document.createElement
 const written = (value, decimals = 3) => (value === null || value === undefined ? "–" : value.toFixed(decimals));
 const percent = (share) => `${(100 * share).toFixed(share > 0 && share < 0.0095 ? 1 : 0)} %`;
 
-// Pictures: an address is decoded once.
+// Pictures, told by their numbers: each is decoded once.
 const decoded = new Map();
-const load = (address) => {
-  if (!decoded.has(address)) {
+const load = (number) => {
+  if (!decoded.has(number)) {
     const image = new Image();
-    image.src = address;
-    decoded.set(address, image.decode().then(() => image));
+    image.src = data.pictures[number];
+    decoded.set(number, image.decode().then(() => image));
   }
-  return decoded.get(address);
+  return decoded.get(number);
 };
 const paint = (canvas, image, row = 0, rows = 1) => {
   const height = image.naturalHeight / rows;
@@ -39,13 +39,13 @@ const paint = (canvas, image, row = 0, rows = 1) => {
 
 // Packed bytes: base64 of a deflated array.
 const unpacked = new Map();
-const unpack = (text) => {
-  if (!unpacked.has(text)) {
-    const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+const unpack = (number) => {
+  if (!unpacked.has(number)) {
+    const bytes = Uint8Array.from(atob(data.pictures[number]), (letter) => letter.charCodeAt(0));
     const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-    unpacked.set(text, new Response(stream).arrayBuffer().then((buffer) => new Uint8Array(buffer)));
+    unpacked.set(number, new Response(stream).arrayBuffer().then((buffer) => new Uint8Array(buffer)));
   }
-  return unpacked.get(text);
+  return unpacked.get(number);
 };
 const rgb = (color) => [1, 3, 5].map((place) => parseInt(color.slice(place, place + 2), 16));
 

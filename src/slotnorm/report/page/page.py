@@ -5,6 +5,7 @@ Everything is inline, and a policy in its head forbids the rest: no request, no 
 
 import base64
 import hashlib
+from collections.abc import Sequence
 from importlib import resources
 from typing import Any
 
@@ -16,7 +17,8 @@ from slotnorm.report.page.finding import leading
 from slotnorm.report.page.markup import Markup, element, embedded
 from slotnorm.report.page.panels import css_class, looks_data
 from slotnorm.report.page.parts import Draft
-from slotnorm.report.page.slider import Slider, encode, slider_of
+from slotnorm.report.page.pixels import Sprites
+from slotnorm.report.page.slider import encode, numbers_in, slider_of
 from slotnorm.report.page.words import counted
 
 NAME = "index.html"
@@ -30,51 +32,52 @@ def render(report: Report, title: str = TITLE, lead: str = "", largest: int = LA
     sliders = [slider for contents in report.sections if (slider := slider_of(contents)) is not None]
     first = leading(report)
     sliders.sort(key=lambda slider: slider.contents is not first)
-    encoded = [encode(slider) for slider in sliders]
-    bare = len(_html(report, title, lead, [], []).encode())
-    if bare > largest:
+    sprites = Sprites()
+    encoded = [encode(slider, sprites) for slider in sliders]
+    draft = Draft(report, sliders)
+    body = article(draft, title, lead)
+    around = len(_html(draft, body, title, [_with_scenes(study, 0) for study in encoded], Sprites()).encode())
+    kept = _affordable(encoded, sprites, largest - around)
+    if not all(kept):  # a study without one picture has no place in the slider
+        draft = Draft(report, [slider for slider, scenes in zip(sliders, kept, strict=True) if scenes])
+        body = article(draft, title, lead)
+    shown = [_with_scenes(study, scenes) for study, scenes in zip(encoded, kept, strict=True) if scenes]
+    html = _html(draft, body, title, shown, sprites)
+    if (size := len(html.encode())) > largest:
         studies = counted(len(report.sections), "study")
         raise UserError(
-            f"the page of {studies} would have {bare} bytes, more than {largest}: give fewer runs to one report"
+            f"the page of {studies} would have {size} bytes, more than {largest}: give fewer runs to one report"
         )
-    around = len(_html(report, title, lead, sliders, [_with_scenes(study, 0) for study in encoded]).encode())
-    kept = _affordable(encoded, largest - around)
-    shown = [place for place, scenes in enumerate(kept) if scenes]
-    return _html(
-        report, title, lead, [sliders[place] for place in shown],
-        [_with_scenes(encoded[place], kept[place]) for place in shown],
-    )  # fmt: skip
+    return html
 
 
-def _affordable(encoded: list[dict[str, Any]], room: int) -> list[int]:
-    """How many scenes of each study fit into so many bytes; one is taken from the largest until they do."""
-    sizes = [[len(embedded(scene)) + 1 for scene in study["scenes"]] for study in encoded]
-    kept = [len(study) for study in sizes]
+def _affordable(encoded: list[dict[str, Any]], sprites: Sprites, room: int) -> list[int]:
+    """How many scenes of each study fit into so many bytes; one is taken from the largest study until they do."""
+    kept = [len(study["scenes"]) for study in encoded]
 
-    def size(place: int) -> int:
-        return sum(sizes[place][: kept[place]])
+    def size(places: Sequence[int]) -> int:
+        scenes = [scene for place in places for scene in _with_scenes(encoded[place], kept[place])["scenes"]]
+        numbers = {number for scene in scenes for number in numbers_in(scene)}
+        return sum(len(embedded(scene)) + 1 for scene in scenes) + sum(len(sprites.texts[n]) + 3 for n in numbers)
 
-    while kept and sum(map(size, range(len(kept)))) > room:
-        largest = max(range(len(kept)), key=size)
-        if not kept[largest]:
-            break
-        kept[largest] -= 1
+    everything = range(len(kept))
+    while any(kept) and size(everything) > room:
+        kept[max(everything, key=lambda place: size([place]))] -= 1
     return kept
 
 
 def _with_scenes(study: dict[str, Any], scenes: int) -> dict[str, Any]:
-    """The study with its first scenes; the one that is shown first is among them."""
-    kept = study["scenes"][:scenes]
-    first = study["first"]
-    if kept and first >= scenes:
-        kept[-1], first = study["scenes"][first], scenes - 1
-    return {**study, "scenes": kept, "first": first, "fewer": len(kept) < len(study["scenes"])}
+    """The study with so many of its scenes, among them the one that is shown first."""
+    first, every = study["first"], range(len(study["scenes"]))
+    places = sorted([first, *(place for place in every if place != first)][:scenes])
+    kept = [study["scenes"][place] for place in places]
+    return {**study, "scenes": kept, "first": places.index(first) if places else 0, "fewer": len(kept) < len(every)}
 
 
-def _html(report: Report, title: str, lead: str, sliders: list[Slider], studies: list[dict[str, Any]]) -> str:
-    draft = Draft(report, sliders)
-    body = article(draft, title, lead)
-    data = {"looks": looks_data(draft.norms), "panels": draft.panels, "studies": studies}
+def _html(draft: Draft, body: Markup, title: str, studies: list[dict[str, Any]], sprites: Sprites) -> str:
+    used = {number for study in studies for scene in study["scenes"] for number in numbers_in(scene)}
+    pictures = [text if number in used else "" for number, text in enumerate(sprites.texts)]
+    data = {"looks": looks_data(draft.norms), "panels": draft.panels, "studies": studies, "pictures": pictures}
     script, style = "\n".join(map(_resource, SCRIPTS)), _resource("page.css") + _colors(draft.norms)
     head = element(
         "head", element("meta", charset="utf-8"),

@@ -13,6 +13,21 @@ _STEP = 255 // LEVELS
 _MOST_COLORS = 128  # of a sprite: what is lost cannot be seen, and the page is half as large
 
 
+class Sprites:
+    """The texts of all pictures, each once however many studies show it; a picture is told by its number."""
+
+    def __init__(self) -> None:
+        self.texts = [""]  # number 0 is no picture
+        self._numbers: dict[str, int] = {}
+
+    def add(self, text: str) -> int:
+        """The number of a picture's text."""
+        if text not in self._numbers:
+            self._numbers[text] = len(self.texts)
+            self.texts.append(text)
+        return self._numbers[text]
+
+
 def sprite(pictures: NDArray[np.uint8]) -> str:
     """Pictures (S, h, w, 3) one below the other, as a data URI of at most 128 colours.
 
@@ -20,7 +35,7 @@ def sprite(pictures: NDArray[np.uint8]) -> str:
     """
     count, height, width, channels = pictures.shape
     image = Image.fromarray(np.ascontiguousarray(pictures).reshape(count * height, width, channels))
-    return _saved(image.quantize(_MOST_COLORS, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE))
+    return _saved(image.quantize(_MOST_COLORS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE))
 
 
 def png(pixels: NDArray[np.uint8]) -> str:

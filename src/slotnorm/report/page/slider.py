@@ -18,7 +18,7 @@ from slotnorm.evaluation.examples import Examples
 from slotnorm.evaluation.label_maps import scaled_labels
 from slotnorm.report.contents import SectionContents
 from slotnorm.report.page.markup import Markup, element
-from slotnorm.report.page.pixels import data_uri, hexadecimal, levels, packed, png, sprite
+from slotnorm.report.page.pixels import Sprites, data_uri, hexadecimal, levels, packed, png, sprite
 from slotnorm.report.page.words import set_in_words
 from slotnorm.report.pictures import Illustration, slots_table
 from slotnorm.report.scores import RunScores
@@ -28,6 +28,7 @@ from slotnorm.report.tables import at_slots
 MOST_SCENES = 12
 SCORES = ("f_ari", "ari", "l2")  # beside the pictures
 NAME = "explorer"
+_PICTURES = ("input", "truth", "labels", "segmentation", "reconstruction", "masks")  # of a scene or variant, as numbers
 LARGEST_MASK = 40  # pixels a side of a mask that is looked at alone
 
 
@@ -42,16 +43,17 @@ class Slider:
     def section(self) -> Section:
         return self.contents.section
 
-    @property
+    @cached_property
     def slots(self) -> list[int]:
         return self.illustration.slots
 
-    @property
+    @cached_property
     def start(self) -> int:
         """Where the slider stands at first: at three times the training K, or the nearest."""
-        return min(range(len(self.slots)), key=lambda place: abs(self.slots[place] - self.section.high_slots))
+        high = self.section.high_slots
+        return min(range(len(self.slots)), key=lambda place: abs(self.slots[place] - high))
 
-    @property
+    @cached_property
     def looked_into(self) -> list[int]:
         """The K whose masks are kept: the training K and the high one, as far as there are pictures of them."""
         return sorted({self.section.train_slots, self.slots[self.start]} & set(self.slots))
@@ -63,16 +65,33 @@ class Slider:
         shown = {norm: by_name.get(examples.run) for norm, examples in self.illustration.examples.items()}
         return {norm: run for norm, run in shown.items() if run is not None}
 
+    @cached_property
+    def pictured(self) -> range:
+        """Places of the scenes that are shown."""
+        return range(min(MOST_SCENES, len(self.illustration.any.scenes)))
+
     def here(self, norm: str, metric: str, slots: int, place: int) -> float:
         """The score of one picture, as its row says; NaN where there is none."""
-        run, dataset = self.runs.get(norm), self.illustration.dataset
-        scores = run.scenes.get((dataset, self.section.source(metric), metric)) if run is not None else None
-        if scores is None:
-            return float("nan")
-        image = int(self.illustration.any.scenes[place])
-        return next(
-            (float(v) for v, i in zip(scores.at(slots), scores.images, strict=True) if i == image), float("nan")
-        )
+        return self._scores[norm, metric][self.slots.index(slots)][place]
+
+    @cached_property
+    def _scores(self) -> Mapping[tuple[str, str], Sequence[Sequence[float]]]:
+        """Normalization and metric -> the scores of every K and picture."""
+        return {
+            (norm, metric): self._scores_of(norm, metric) for norm in self.illustration.examples for metric in SCORES
+        }
+
+    def _scores_of(self, norm: str, metric: str) -> list[list[float]]:
+        images = self.illustration.any.scenes.tolist()
+        run, key = self.runs.get(norm), (self.illustration.dataset, self.section.source(metric), metric)
+        if run is None or key not in run.scenes:
+            return [[float("nan")] * len(images) for _ in self.slots]
+        scores = run.scenes[key]
+        places = {image: place for place, image in enumerate(scores.images.tolist())}
+        return [
+            [float(values[places[image]]) if image in places else float("nan") for image in images]
+            for values in map(scores.at, self.slots)
+        ]
 
     def mean(self, norm: str, metric: str, slots: int) -> float:
         """Over all scenes of the pictured set, the median over runs."""
@@ -81,17 +100,15 @@ class Slider:
     @cached_property
     def typical(self) -> int:
         """The scene whose F-ARI is nearest to the means over all scenes, of every normalization: not the best one."""
-        places = range(min(MOST_SCENES, len(self.illustration.any.scenes)))
+        means = {
+            (norm, k): self.mean(norm, "f_ari", k) for norm in self.illustration.examples for k in self.looked_into
+        }
 
         def distance(place: int) -> float:
-            away = [
-                abs(self.here(norm, "f_ari", k, place) - self.mean(norm, "f_ari", k))
-                for norm in self.illustration.examples
-                for k in self.looked_into
-            ]
+            away = [abs(self.here(norm, "f_ari", k, place) - mean) for (norm, k), mean in means.items()]
             return sum(away) if away and all(value == value for value in away) else float("inf")
 
-        return min(places, key=distance)
+        return min(self.pictured, key=distance)
 
 
 def slider_of(contents: SectionContents) -> Slider | None:
@@ -102,13 +119,12 @@ def slider_of(contents: SectionContents) -> Slider | None:
     return Slider(contents, illustration)
 
 
-def encode(slider: Slider) -> dict[str, Any]:
-    """All that the script shows of a study."""
+def encode(slider: Slider, sprites: Sprites) -> dict[str, Any]:
+    """All that the script shows of a study; its pictures are added to `sprites` and told by their numbers."""
     illustration, section = slider.illustration, slider.section
     metrics = [metric for metric in SCORES if metric in section.metrics()]
     norms = list(illustration.examples)
     segments = {norm: [illustration.segmentation(norm, k) for k in slider.slots] for norm in norms}
-    places = range(min(MOST_SCENES, len(illustration.any.scenes)))
     compared = _compared(slider)
     return {
         "stem": slider.contents.stem, "title": section.title, "set": illustration.dataset,
@@ -122,7 +138,7 @@ def encode(slider: Slider) -> dict[str, Any]:
             [k for k in slider.slots if k in illustration.examples[norm].reconstructions] for norm in norms
         ],
         "looked_into": slider.looked_into, "grid": list(compared.grid),
-        "scenes": [_scene(slider, place, segments, metrics, compared) for place in places],
+        "scenes": [_scene(slider, place, segments, metrics, compared, sprites) for place in slider.pictured],
     }  # fmt: skip
 
 
@@ -132,6 +148,7 @@ def _scene(
     segments: Mapping[str, Sequence[NDArray[np.uint8]]],
     metrics: Sequence[str],
     compared: "_Compared",
+    sprites: Sprites,
 ) -> dict[str, Any]:
     illustration = slider.illustration
     shown, truth = illustration.any, illustration.truth()
@@ -140,30 +157,36 @@ def _scene(
         "palette": [hexadecimal(color) for color in illustration.palettes[place]],
     }  # fmt: skip
     if shown.images is not None:
-        scene["input"] = png(shown.images[place])
+        scene["input"] = sprites.add(png(shown.images[place]))
     if truth is not None and compared.true is not None:
-        scene |= {"truth": png(truth[place]), "labels": packed(compared.true[place])}
+        scene["truth"] = sprites.add(png(truth[place]))
+        scene["labels"] = sprites.add(packed(compared.true[place]))
     for norm, examples in illustration.examples.items():
         numbers = [illustration.colors[norm][k][place] for k in slider.looked_into]
         orders = [np.argsort(of_slots, kind="stable") for of_slots in numbers]
         kept = list(zip(slider.looked_into, orders, strict=True))
         variant: dict[str, Any] = {
-            "segmentation": sprite(np.stack([pictures[place] for pictures in segments[norm]])),
+            "segmentation": sprites.add(sprite(np.stack([pictures[place] for pictures in segments[norm]]))),
             "here": {
                 metric: [_number(slider.here(norm, metric, k, place)) for k in slider.slots] for metric in metrics
             },
             "size": list(_small(examples.masks[slider.slots[0]][place]).shape[-2:]),
             "colors": [of_slots[order].tolist() for of_slots, order in zip(numbers, orders, strict=True)],
-            "masks": packed(
+            "masks": sprites.add(packed(
                 *(np.argsort(order)[compared.labels[norm][k][place]].astype(np.uint8) for k, order in kept),
                 *(levels(_small(examples.masks[k][place][order])) for k, order in kept),
-            ),
+            )),
         }  # fmt: skip
         rebuilt = [examples.reconstructions[k][place] for k in slider.slots if k in examples.reconstructions]
         if rebuilt:
-            variant["reconstruction"] = sprite(np.stack(rebuilt))
+            variant["reconstruction"] = sprites.add(sprite(np.stack(rebuilt)))
         scene["variants"].append(variant)
     return scene
+
+
+def numbers_in(scene: Mapping[str, Any]) -> list[int]:
+    """The numbers of all pictures of an encoded scene."""
+    return [part[name] for part in (scene, *scene["variants"]) for name in _PICTURES if name in part]
 
 
 def _small(masks: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -143,9 +143,9 @@ if (intoReconstruction && data.studies.length) {
     const slots = content.looked_into[view.deep];
     const jobs = content.norms.map((norm, place) => {
       const row = content.reconstructed[place].indexOf(slots);
-      return { norm, place, row, address: row < 0 ? null : scene.variants[place].reconstruction };
+      return { norm, place, row, picture: row < 0 ? 0 : scene.variants[place].reconstruction };
     });
-    const images = await Promise.all(jobs.map((job) => (job.address ? load(job.address) : null)));
+    const images = await Promise.all(jobs.map((job) => (job.picture ? load(job.picture) : null)));
     const original = scene.input ? await load(scene.input) : null;
     if (mine !== drawing) return;
     const tile = (label, image, row, rows, own, caption) => {
@@ -153,7 +153,7 @@ if (intoReconstruction && data.studies.length) {
       if (image) paint(canvas, image, row, rows);
       return make("figure", { class: own }, canvas, make("figcaption", {}, make("b", { text: label }), make("small", { text: caption })));
     };
-    const rebuilt = jobs.filter((job) => job.address).map(({ norm, place, row }) => {
+    const rebuilt = jobs.filter((job) => job.picture).map(({ norm, place, row }) => {
       const error = (scene.variants[place].here.l2 || [])[content.slots.indexOf(slots)];
       const caption = error === null || error === undefined ? "" : `error here ${written(error, 4)}`;
       const { label, class: own } = data.looks[norm];
