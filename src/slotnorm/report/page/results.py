@@ -40,6 +40,8 @@ _EFFECT = (
 _NO_EFFECT = "No study was tested both with as many slots as in training and with three times as many."
 _TRANSFER = "The same models on scenes of another kind, which they were never trained on (zero-shot)."
 
+_SPOKEN_OF = ("f_ari", "ari", "l2", *AVERAGE_PRECISIONS)
+
 Wanted = Callable[[Section, Panel], bool]
 
 
@@ -60,6 +62,24 @@ def reconstruction(draft: Draft) -> Part | None:
 def properties(draft: Draft) -> Part | None:
     heading = "Properties of objects"
     return _curves(draft, "properties", heading, _PROPERTIES, lambda _, panel: panel.metric in AVERAGE_PRECISIONS)
+
+
+def other_measures(draft: Draft) -> Part | None:
+    """Figures of metrics that no part above speaks of: mBO, mIoU, those of plugins."""
+    children: list[object] = []
+    for contents in draft.report.sections:
+        both, section = contents.both, contents.section
+        for number, figure in enumerate(both.figures):
+            kept = both.figures_without_failed
+            same = None if kept is None else [one for one in kept if one.caption == both.figures[number].caption]
+            panels = [
+                (panel_title(section, shown.panel), shown)
+                for shown in shown_panels([figure], same)
+                if shown.panel.metric not in _SPOKEN_OF
+            ]
+            if panels:
+                children += [draft.heading_of(section), *prose(figure.caption), draw_panels(panels, draft.panels)]
+    return part("other-measures", "Other measures", *children) if children else None
 
 
 def _segmentation(against: str) -> Wanted:
