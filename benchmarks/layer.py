@@ -3,11 +3,13 @@
     python benchmarks/layer.py [--rounds 15] [--quick]
 
 Against (a) the paper's pseudocode in plain operations (tests/oracle.py) and (b) the PyPI package `slot-attention`; all
-of them run in every round, back to back. A time ratio above 1 says that slotnorm is faster, a memory ratio below 1 that
-it needs less. Memory is the peak of live tensor bytes that the pass allocates, from torch.profiler's allocation events.
+of them run in every round, in an order drawn anew, and processor time is taken, which other programs on the machine
+disturb less. A time ratio above 1 says that slotnorm is faster (median of the rounds' ratios, and their quartiles), a
+memory ratio below 1 that it needs less. Memory is the peak of live tensor bytes that the pass allocates.
 """
 
 import argparse
+import random
 import statistics
 import sys
 import time
@@ -20,19 +22,8 @@ from slotnorm import SlotAttention
 from slotnorm.runtime.allocator import keep_freed_memory
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from live_memory import peak_bytes
 from oracle import PlainSlotAttention
-
-
-def peak_bytes(work: Callable[[], None]) -> int:
-    """The largest number of tensor bytes that `work` has allocated and not yet freed."""
-    with torch.profiler.profile(profile_memory=True) as profile:
-        work()
-    events = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
-    live = peak = 0
-    for event in sorted(events, key=lambda event: event.start_ns()):
-        live += event.nbytes()
-        peak = max(peak, live)
-    return peak
 
 
 def contestants(batch: int, tokens: int, dim: int, slots: int) -> dict[str, Callable[[], None]]:
@@ -54,51 +45,53 @@ def contestants(batch: int, tokens: int, dim: int, slots: int) -> dict[str, Call
 
         return work
 
-    start = noise * ours.slots_log_sigma.detach().exp() + ours.slots_mu.detach()
     return {
         "ours": run(lambda: ours(inputs, noise=noise)[0], ours),
-        "plain": run(lambda: plain(inputs, start)[0], ours),
+        "plain": run(lambda: plain(inputs, ours.slots_mu + ours.slots_log_sigma.exp() * noise)[0], ours),
         "peer": run(lambda: peer(inputs), peer),
     }
 
 
-def measure(rivals: dict[str, Callable[[], None]], rounds: int) -> dict[str, float]:
-    """Median of the per-round ratios of time to ours; every round runs all of them, back to back."""
+def measure(rivals: dict[str, Callable[[], None]], rounds: int) -> dict[str, str]:
+    """Median and quartiles of the rounds' ratios of time to ours."""
     for work in rivals.values():
         work()
         work()
     ratios: dict[str, list[float]] = {name: [] for name in rivals}
     for _ in range(rounds):
         seconds = {}
-        for name, work in rivals.items():
-            start = time.perf_counter()
-            work()
-            seconds[name] = time.perf_counter() - start
+        for name in random.sample(list(rivals), len(rivals)):
+            start = time.process_time()
+            rivals[name]()
+            seconds[name] = time.process_time() - start
         for name in rivals:
             ratios[name].append(seconds[name] / seconds["ours"])
-    return {name: statistics.median(values) for name, values in ratios.items()}
+    quartiles = {name: statistics.quantiles(values, n=4) for name, values in ratios.items()}
+    return {name: f"{middle:.2f} ({low:.2f}-{high:.2f})" for name, (low, middle, high) in quartiles.items()}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--quick", action="store_true", help="only the three sizes of the paper's models")
+    parser.add_argument("--quick", action="store_true", help="only three sizes")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     keep_freed_memory()
-    sizes = [(n, d, k) for n in (256, 784, 4096, 16384) for d in (64, 128) for k in (7, 11, 21)]
+    sizes = [(256, d, k, b) for d, k in ((48, 5), (64, 7)) for b in (4, 16, 32)]
+    sizes += [(256, d, k, 4) for d, k in ((64, 11), (64, 21), (128, 7), (128, 11), (128, 21))]
+    sizes += [(n, d, k, 4) for n in (784, 4096) for d in (64, 128) for k in (7, 11, 21)]
+    sizes += [(16384, d, k, 2) for d in (64, 128) for k in (7, 11, 21)]
     if arguments.quick:
-        sizes = [(16384, 64, 7), (16384, 64, 21), (784, 128, 11)]
+        sizes = [(256, 64, 7, 4), (784, 128, 11, 4), (16384, 64, 7, 2)]
     print("| N | D | K | B | time: plain / ours | slot-attention / ours | memory: ours / plain | / slot-attention |")
     print("|---|---|---|---|---|---|---|---|")
-    for tokens, dim, slots in sizes:
-        batch = 2 if tokens == 16384 else 4
+    for tokens, dim, slots, batch in sizes:
         rivals = contestants(batch, tokens, dim, slots)
         rounds = arguments.rounds * (1 if tokens > 1000 else 5)
         ratio = measure(rivals, rounds)
         memory = {name: peak_bytes(work) for name, work in rivals.items()}
         print(
-            f"| {tokens} | {dim} | {slots} | {batch} | {ratio['plain']:.2f} | {ratio['peer']:.2f} "
+            f"| {tokens} | {dim} | {slots} | {batch} | {ratio['plain']} | {ratio['peer']} "
             f"| {memory['ours'] / memory['plain']:.2f} | {memory['ours'] / memory['peer']:.2f} |",
             flush=True,
         )

@@ -76,8 +76,13 @@ def test_a_run_in_progress_goes_on_where_it_was(run: Run, data: Path) -> None:
     assert (run.path / "metrics.jsonl").read_text().splitlines()[: len(lines)] == lines
     ours, optimizer = checkpoints.load(run.checkpoints, 12)
     theirs, their_optimizer = checkpoints.load(FIRST / "checkpoints", 12)
+    # what adds the same to all slots before a softmax over slots has no true gradient: Adam follows its last bits
+    theirs.tensors.pop("slot_attention.norm_slots.bias")
+    alpha = slice(3 * 8 * 8, None)
+    theirs.tensors["decoder.mlp.2.bias"][alpha] = ours.tensors["decoder.mlp.2.bias"][alpha]
     for name, tensor in theirs.tensors.items():
-        torch.testing.assert_close(ours.tensors[name], tensor, rtol=1e-3, atol=1e-5)  # another machine's last bits
+        # another machine's last bits, and those of a layer that does the same in another order
+        torch.testing.assert_close(ours.tensors[name], tensor, rtol=1e-3, atol=1e-5)
     assert optimizer.keys() == their_optimizer.keys()
 
 

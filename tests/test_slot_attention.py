@@ -1,16 +1,20 @@
 """The layer against the paper's pseudocode (oracle.py) in float64, and what its call promises."""
 
 import copy
+import gc
 import pickle
 import shutil
 import subprocess
 import sys
+import weakref
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from oracle import PlainSlotAttention
 from slotnorm import SlotAttention, normalizations
+from slotnorm.slot_attention import Iteration
 
 NAMES = list(normalizations())
 
@@ -136,9 +140,69 @@ def test_gradients_can_be_differentiated_again():
     for call in (layer, plain):
         slots, attention = call(*arguments[:1], slots=arguments[1], iterations=3)
         (gradient,) = torch.autograd.grad(slots.square().sum() + attention.square().sum(), inputs, create_graph=True)
-        penalties.append(torch.autograd.grad(gradient.square().sum(), (inputs, start, layer.key.weight)))
+        wanted = (inputs, start, *(parameter for name, parameter in layer.named_parameters() if "slots_" not in name))
+        penalties.append(torch.autograd.grad(gradient.square().sum(), wanted, materialize_grads=True))
     for ours, expected in zip(*penalties, strict=True):
         torch.testing.assert_close(ours, expected, rtol=1e-9, atol=1e-10)
+
+
+LOSSES = {
+    "the slots": lambda slots, attention, steps: slots.square().sum(),
+    "the attention": lambda slots, attention, steps: (attention * torch.arange(9)).square().sum(),
+    "the first attention": lambda slots, attention, steps: (steps[0].attention * torch.arange(9)).square().sum(),
+    "slots between iterations": lambda slots, attention, steps: steps[1].slots.square().sum(),
+    "mass and sums": lambda slots, attention, steps: sum(
+        step.aggregate.mass.square().sum() + step.aggregate.sums.sin().sum() for step in steps
+    ),
+}
+
+
+@pytest.mark.parametrize("frozen", ["nothing", "tokens", "key.weight", "gru.weight_ih", "mlp.0.bias"])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_the_own_backward_gives_the_gradients_of_plain_operations(loss, frozen, monkeypatch):
+    """Of whatever the loss depends on, with or without a part that takes no gradient."""
+    layer = make_layer("layer_norm")
+    inputs, start = draw(2, 9, 4, 12)
+    if frozen not in ("nothing", "tokens"):
+        layer.get_parameter(frozen).requires_grad_(False)
+    results = []
+    for is_possible in (True, False):
+        monkeypatch.setattr("slotnorm.iteration.own_backward_is_possible", lambda answer=is_possible: answer)
+        tokens, slots = inputs.clone().requires_grad_(frozen != "tokens"), start.clone().requires_grad_()
+        steps: list[Iteration] = []
+        value = LOSSES[loss](*layer(tokens, slots=slots, trace=steps), steps)
+        wanted = [tensor for tensor in (tokens, slots, *layer.parameters()) if tensor.requires_grad]
+        results.append((value, *torch.autograd.grad(value, wanted, materialize_grads=True)))
+    assert len(results[0]) > 5
+    for ours, plain in zip(*results, strict=True):
+        torch.testing.assert_close(ours, plain, rtol=1e-10, atol=1e-10)
+
+
+def test_a_recomputed_forward_gives_the_same_gradients():
+    layer = make_layer()
+    inputs, start = draw(2, 9, 4, 12)
+    gradients = []
+    for call in (layer, lambda *given, **named: checkpoint(layer, *given, **named, use_reentrant=False)):
+        tokens = inputs.clone().requires_grad_()
+        call(tokens, slots=start)[0].square().sum().backward()
+        gradients.append(tokens.grad)
+    torch.testing.assert_close(*gradients, rtol=1e-12, atol=1e-12)
+
+
+def test_a_call_is_forgotten_with_its_results():
+    """No cycle of references keeps tokens until the garbage collector comes by."""
+    layer = make_layer()
+    inputs, start = draw(2, 9, 4, 12)
+    tokens = inputs.clone().requires_grad_()
+    gc.disable()
+    try:
+        slots, attention = layer(tokens, slots=start)
+        slots.square().sum().backward()
+        watched = [weakref.ref(tensor) for tensor in (tokens, slots, attention)]
+        del tokens, slots, attention
+        assert [reference() for reference in watched] == [None] * 3
+    finally:
+        gc.enable()
 
 
 def test_a_backward_pass_that_skips_the_tokens_leaves_nothing_behind():
@@ -320,14 +384,14 @@ def test_an_unknown_protocol_is_refused():
         SlotAttention(8, protocol="original")
 
 
-def test_the_three_files_need_torch_alone(tmp_path):
+def test_the_four_files_need_torch_alone(tmp_path):
     """Carried away into another project, they work there."""
-    from slotnorm import initialization, normalization, slot_attention
+    from slotnorm import initialization, iteration, normalization, slot_attention
 
     package = tmp_path / "slotnorm"
     package.mkdir()
     (package / "__init__.py").write_text("")
-    for module in (normalization, initialization, slot_attention):
+    for module in (normalization, initialization, iteration, slot_attention):
         shutil.copy(module.__file__, package)
     code = (
         f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"

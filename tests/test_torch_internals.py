@@ -5,6 +5,7 @@ import runpy
 import pytest
 import torch
 
+from slotnorm import iteration
 from slotnorm.models import convolution
 from slotnorm.runtime import torch_internals
 from slotnorm.training.optimizer import Adam
@@ -28,23 +29,23 @@ def test_the_softmax_gradient_is_the_same_without_its_kernel(monkeypatch):
     gradient, logits = (torch.randn(2, 5, 7, generator=generator) for _ in range(2))
     softmax = logits.requires_grad_().softmax(dim=1)
     (expected,) = torch.autograd.grad(softmax, logits, gradient)
-    fast = torch_internals.softmax_backward(gradient, softmax.detach(), 1)
+    fast = iteration.softmax_backward(gradient, softmax.detach(), 1)
     monkeypatch.delattr(torch, "_softmax_backward_data")
-    plain = torch_internals.softmax_backward(gradient, softmax.detach(), 1)
+    plain = iteration.softmax_backward(gradient, softmax.detach(), 1)
     assert torch.equal(fast, expected)
     torch.testing.assert_close(plain, expected)
 
 
 @pytest.mark.parametrize("name", ["_current_graph_task_id", "_are_functorch_transforms_active"])
 def test_without_these_names_the_layer_has_no_backward_of_its_own(monkeypatch, name):
-    assert torch_internals.own_backward_is_possible()
+    assert iteration.own_backward_is_possible()
     monkeypatch.delattr(torch._C, name)
-    assert not torch_internals.own_backward_is_possible()
+    assert not iteration.own_backward_is_possible()
 
 
 def test_a_transform_of_torch_func_sees_plain_operations():
     told = []
-    torch.func.vmap(lambda number: told.append(torch_internals.own_backward_is_possible()) or number)(torch.ones(2))
+    torch.func.vmap(lambda number: told.append(iteration.own_backward_is_possible()) or number)(torch.ones(2))
     assert told == [False]
 
 

@@ -1,24 +1,18 @@
 """Slot Attention, with the number of slots and of iterations as arguments of the call.
 
-It needs torch and `normalization.py` alone, so anyone can carry the two files away.
-
-Keys and values are never formed. With standardised tokens x̂ (LayerNorm before its learned scale g and shift b),
-
-    q_k · k_n = (g ∘ W_kᵀ q_k) · x̂_n + q_k · W_k b          Σ_n γ_nk v_n = W_v (g ∘ Σ_n γ_nk x̂_n + b Σ_n γ_nk)
-
-so the products of N tokens with W_k and W_v become products of K slots, and the tokens' gradient is gathered in one
-place for all iterations.
+Beside torch it needs `normalization.py`, `initialization.py` and `iteration.py` alone: anyone can carry the four files
+away. What makes it fast, and exact all the same, is in `iteration.py`; here is the order of things.
 """
 
 import math
-from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 
 from slotnorm.initialization import Initialization, make_initialization, refusal
+from slotnorm.iteration import Attending, Steps, Updating, without_autocast
 from slotnorm.normalization import Aggregate, Normalization, make_normalization
 
 
@@ -121,7 +115,7 @@ class SlotAttention(nn.Module):
             given = {"iterations": iterations, "noise": noise, "slots": slots, "token_mask": token_mask, "trace": trace}
             results = torch.func.functional_call(self, wide, (tokens.float(), num_slots), given)
             return results[0].to(dtype), results[1].to(dtype)
-        with _without_autocast(tokens):
+        with without_autocast(tokens):
             if slots is None:
                 if noise is None:
                     noise = torch.randn(tokens.shape[0], num_slots, self.dim, device=tokens.device, dtype=dtype)
@@ -146,28 +140,31 @@ class SlotAttention(nn.Module):
             tokens = tokens.masked_fill(~token_mask[..., None], 0)  # padding may hold anything, NaN too
             num_tokens = token_mask.sum(1)[:, None, None].to(tokens.dtype)
             present = token_mask[:, None].to(tokens.dtype)
-        scale, shift = self.norm_input.weight, self.norm_input.bias
-        key = self.key.weight / math.sqrt(self.dim)
-        key, key_shift = key * scale, key @ shift[:, None]
-        value, value_shift = (self.value.weight * scale).mT, self.value.weight @ shift
-        gather = _gatherer(layer_norm(tokens, (self.dim_in,), eps=self.norm_input.eps), present)
+        norm = self.norm_input
+        tokens = layer_norm(tokens, (self.dim_in,), norm.weight, norm.bias, norm.eps)
+        steps = self._make_steps(tokens, present)
 
+        attention, sums, mass = steps.attend(slots)
+        total = sums.sum(1, keepdim=True)  # attention sums to one over slots, so that of every iteration
         carry = None
-        for _ in range(iterations):
-            queries = self.query(self.norm_slots(slots))
-            attention, gathered, mass = gather(queries @ key, queries @ key_shift)
-            sums = gathered @ value + mass * value_shift
-            aggregate = Aggregate(sums, mass, num_tokens, sums.sum(1, keepdim=True))
+        for remaining in reversed(range(iterations)):
+            aggregate = Aggregate(sums, mass, num_tokens, total)
             updates, carry = self.normalization(aggregate, carry)
             if trace is not None:
-                trace.append(Iteration(slots, queries, attention, aggregate, updates))
-            slots = self._update(slots, updates)
-        return slots, attention
+                trace.append(Iteration(slots, self.query(self.norm_slots(slots)), attention, aggregate, updates))
+            if remaining:
+                slots, (attention, sums, mass) = steps.advance(slots, updates)
+        return steps.update(slots, updates), attention
 
-    def _update(self, slots: Tensor, updates: Tensor) -> Tensor:
-        """The paper's `update`: a GRU, then a residual MLP."""
-        new = self.gru(updates.flatten(0, 1), slots.flatten(0, 1)).view_as(slots)
-        return new + self.mlp(self.norm_mlp(new))  # type: ignore[no-any-return]
+    def _make_steps(self, tokens: Tensor, present: Tensor | None) -> Steps:
+        norm, key = self.norm_slots, self.key.weight / math.sqrt(self.dim)
+        attending = Attending(norm.weight, norm.bias, self.query.weight, key, self.value.weight)
+        norm_mlp, gru, widen, narrow = self.norm_mlp, self.gru, self.mlp[0], self.mlp[2]
+        updating = Updating(
+            norm_mlp.weight, norm_mlp.bias, gru.weight_ih, gru.bias_ih, gru.weight_hh, gru.bias_hh,
+            widen.weight, widen.bias, narrow.weight, narrow.bias,  # type: ignore[arg-type]
+        )  # fmt: skip
+        return Steps(tokens, present, attending, updating, (norm.eps, norm_mlp.eps))
 
     def _check(
         self, tokens: Tensor, num_slots: int | None, iterations: int,
@@ -213,114 +210,3 @@ class SlotAttention(nn.Module):
 
 def _shape(tensor: Tensor) -> tuple[int, ...]:
     return tuple(tensor.shape)
-
-
-def _without_autocast(tensor: Tensor) -> AbstractContextManager[Any]:
-    """Where autocast is on, a region without it: sums over many tokens need their own precision."""
-    device = tensor.device.type
-    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
-
-
-class _Gather(Protocol):
-    """queries (B, K, D_in), shift (B, K, 1) -> attention (B, K, N), sums of tokens (B, K, D_in), mass (B, K, 1)."""
-
-    def __call__(self, queries: Tensor, shift: Tensor, /) -> tuple[Tensor, Tensor, Tensor]: ...
-
-
-def _gatherer(tokens: Tensor, present: Tensor | None) -> _Gather:
-    """How iterations gather from standardised tokens (B, N, D_in): with an own backward in training, plainly else."""
-    traced = (
-        torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
-    )  # these see plain operations only
-    if torch.is_grad_enabled() and not traced:
-        ledger = _Ledger()
-        shared = _Share.apply(tokens, ledger)
-        return lambda queries, shift: _GatherOnce.apply(shared, queries, shift, present, ledger)
-    return lambda queries, shift: _gather(tokens, queries, shift, present)
-
-
-def _gather(tokens: Tensor, queries: Tensor, shift: Tensor, present: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    attention = torch.baddbmm(shift, queries, tokens.mT).softmax(dim=1)
-    if present is not None:
-        attention = attention * present
-    return attention, attention @ tokens, attention.sum(-1, keepdim=True)
-
-
-class _Ledger:
-    """What the backward of each iteration leaves for the tokens' gradient, in one backward pass at a time.
-
-    An entry is the logits' gradient and the attention (B, K, N), the queries and the sums' gradient (B, K, D_in). A
-    pass that is not asked for the tokens' gradient never collects its entries: the next pass must not find them.
-    """
-
-    def __init__(self) -> None:
-        self._backward_pass = -1
-        self._entries: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
-
-    @property
-    def entries(self) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
-        current = torch._C._current_graph_task_id()
-        if current != self._backward_pass:
-            self._backward_pass, self._entries = current, []
-        return self._entries
-
-
-class _Share(torch.autograd.Function):
-    """The identity on tokens; its backward runs after that of every iteration and makes their gradient in one place."""
-
-    @staticmethod
-    def forward(ctx: Any, tokens: Tensor, ledger: _Ledger) -> Tensor:
-        ctx.set_materialize_grads(False)
-        ctx.ledger = ledger
-        return tokens.view_as(tokens)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, None]:
-        entries = ctx.ledger.entries
-        while entries:
-            logits, attention, queries, sums = entries.pop()
-            with _without_autocast(logits):
-                for left, right in ((logits, queries), (attention, sums)):
-                    gradient = torch.bmm(left.mT, right) if gradient is None else gradient.baddbmm_(left.mT, right)
-        return gradient, None
-
-
-class _GatherOnce(torch.autograd.Function):
-    """One iteration's `_gather`, which leaves its part of the tokens' gradient in the ledger."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, tokens: Tensor, queries: Tensor, shift: Tensor, present: Tensor | None, ledger: _Ledger
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        attention, sums, mass = _gather(tokens, queries, shift, present)
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(tokens, queries, shift, present, attention)
-        ctx.ledger = ledger
-        return attention, sums, mass
-
-    @staticmethod
-    def backward(
-        ctx: Any, for_attention: Tensor | None, for_sums: Tensor | None, for_mass: Tensor | None
-    ) -> tuple[Tensor | None, ...]:
-        with _without_autocast(ctx.saved_tensors[0]):  # the loss may be differentiated inside of autocast
-            return _GatherOnce._backward(ctx, for_attention, for_sums, for_mass)
-
-    @staticmethod
-    def _backward(
-        ctx: Any, for_attention: Tensor | None, for_sums: Tensor | None, for_mass: Tensor | None
-    ) -> tuple[Tensor | None, ...]:
-        tokens, queries, shift, present, attention = ctx.saved_tensors
-        for_sums = torch.zeros_like(queries) if for_sums is None else for_sums
-        gradient = torch.baddbmm(torch.zeros_like(shift) if for_mass is None else for_mass, for_sums, tokens.mT)
-        if for_attention is not None:
-            gradient = gradient + for_attention
-        own = None
-        if torch.is_grad_enabled():  # the gradient will be differentiated again: plain operations can be
-            attention, _, _ = _gather(tokens, queries, shift, present)
-            logits = attention * (gradient - (attention * gradient).sum(1, keepdim=True))
-            own = logits.mT @ queries + attention.mT @ for_sums
-        else:
-            logits = torch._softmax_backward_data(gradient, attention, 1, gradient.dtype)
-            if ctx.needs_input_grad[0]:
-                ctx.ledger.entries.append((logits, attention, queries, for_sums))
-        return own, logits @ tokens, logits.sum(-1, keepdim=True), None, None

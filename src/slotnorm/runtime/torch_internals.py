@@ -1,7 +1,8 @@
 """PyTorch's private names that slotnorm uses, each with what takes its place in a version that lacks it.
 
 Everything here is about speed: without a private name the results are the same up to rounding. Nothing outside this
-file names a private part of torch, and a test removes each name in turn.
+file names a private part of torch, but for `iteration.py`, which is carried away with the layer; a test removes each
+name in turn.
 """
 
 import importlib
@@ -16,29 +17,6 @@ if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6):
     raise ImportError(f"slotnorm needs torch 2.6 or newer, this is {torch.__version__}: pip install 'torch>=2.6,<2.14'")
 
 ADAM = importlib.import_module("torch.optim.adam")  # torch.optim deletes the attribute
-
-
-def own_backward_is_possible() -> bool:
-    """Whether the layer may use its own backward: nobody traces it, and this torch can tell its backward passes apart.
-
-    A compiler or a transform of torch.func sees plain operations only.
-    """
-    transforms_are_active = getattr(torch._C, "_are_functorch_transforms_active", None)
-    if transforms_are_active is None or not hasattr(torch._C, "_current_graph_task_id"):
-        return False
-    return not (torch.compiler.is_compiling() or transforms_are_active())
-
-
-def current_backward_pass() -> int:
-    """A number of the backward pass that is running, -1 outside; ask only where `own_backward_is_possible`."""
-    return torch._C._current_graph_task_id()
-
-
-def softmax_backward(gradient: Tensor, softmax: Tensor, dim: int) -> Tensor:
-    """The gradient of the logits, from that of a softmax over `dim` and the softmax itself."""
-    if hasattr(torch, "_softmax_backward_data"):
-        return torch._softmax_backward_data(gradient, softmax, dim, gradient.dtype)
-    return softmax * (gradient - (softmax * gradient).sum(dim, keepdim=True))
 
 
 @cache

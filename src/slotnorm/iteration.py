@@ -1,0 +1,351 @@
+"""What iterations of Slot Attention do to slots, with an own backward: slots attend to tokens, and are updated.
+
+It needs torch alone. Plain operations under automatic differentiation would give the same numbers; here
+
+- keys and values are never formed: q_k · W_k x_n = (W_kᵀ q_k) · x_n and Σ_n γ_nk W_v x_n = W_v Σ_n γ_nk x_n, so the
+  products of N tokens with two matrices become products of K slots;
+- the gradients of tokens and parameters are made once per call, for all iterations together: the backward of an
+  iteration only notes what they are made of, and that of `_Share`, which runs last, adds it up;
+- operators are called outside of automatic differentiation, whose bookkeeping is most of the time where tokens are few.
+
+The backward is written in operations that can be differentiated. Where a gradient is to be differentiated again, the
+forward is done again in view of automatic differentiation, and the backward after it.
+"""
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import layer_norm, linear, relu
+
+
+class Attending(NamedTuple):
+    """The parameters of attending: the LayerNorm of the slots, and the maps."""
+
+    scale: Tensor
+    """(D,)"""
+    shift: Tensor
+    """(D,)"""
+    query: Tensor
+    """(D, D)"""
+    key: Tensor
+    """(D, D_in), divided by √D"""
+    value: Tensor
+    """(D, D_in)"""
+
+
+class Updating(NamedTuple):
+    """The parameters of updating: the LayerNorm of the MLP, the GRU as nn.GRUCell has it, and the MLP."""
+
+    scale: Tensor
+    """(D,)"""
+    shift: Tensor
+    """(D,)"""
+    from_updates: Tensor
+    """(3 D, D): update codes -> reset gate, keep gate and candidate, the GRU's r, z and n"""
+    from_updates_bias: Tensor
+    from_slots: Tensor
+    """(3 D, D): slots -> the same"""
+    from_slots_bias: Tensor
+    widen: Tensor
+    """(hidden, D)"""
+    widen_bias: Tensor
+    narrow: Tensor
+    """(D, hidden)"""
+    narrow_bias: Tensor
+
+
+Gathered = tuple[Tensor, Tensor, Tensor]
+"""What slots find in the tokens: attention (B, K, N), sums of values (B, K, D), mass (B, K, 1)."""
+
+
+class Steps:
+    """The steps of one call of the layer, on its tokens (B, N, D_in); slots and update codes are (B, K, D).
+
+    `present` (B, 1, N) is 0 where a token takes no part; `epsilons` are those of the two LayerNorms.
+    """
+
+    def __init__(
+        self, tokens: Tensor, present: Tensor | None, attending: Attending, updating: Updating,
+        epsilons: tuple[float, float],
+    ) -> None:  # fmt: skip
+        self._attending, self._updating = _Common(attending, epsilons[0], present), _Common(updating, epsilons[1])
+        self._has_own_backward = torch.is_grad_enabled() and own_backward_is_possible()
+        self._tokens = tokens
+        if self._has_own_backward:
+            self._tokens = _Share.apply(self._attending, tokens, *attending)
+            self._shared = _Share.apply(self._updating, *updating)
+
+    def attend(self, slots: Tensor) -> Gathered:
+        """What slots find in the tokens."""
+        if not self._has_own_backward:
+            return _attend(slots, self._tokens, self._attending)[0]
+        return _Step.apply(slots, None, self._tokens, None, self._attending, None)[1:]  # type: ignore[no-any-return]
+
+    def update(self, slots: Tensor, updates: Tensor) -> Tensor:
+        """The next slots: a GRU, then a residual MLP."""
+        if not self._has_own_backward:
+            return _plain_update(slots, updates, self._updating)
+        return _Step.apply(slots, updates, None, self._shared, None, self._updating)[0]  # type: ignore[no-any-return]
+
+    def advance(self, slots: Tensor, updates: Tensor) -> tuple[Tensor, Gathered]:
+        """The next slots, and what they find: one step of automatic differentiation instead of two."""
+        if not self._has_own_backward:
+            slots = self.update(slots, updates)
+            return slots, self.attend(slots)
+        new, *gathered = _Step.apply(slots, updates, self._tokens, self._shared, self._attending, self._updating)
+        return new, (gathered[0], gathered[1], gathered[2])
+
+
+def own_backward_is_possible() -> bool:
+    """Whether nobody traces the layer, and this torch can tell its backward passes apart.
+
+    A compiler or a transform of torch.func sees plain operations only.
+    """
+    transforms_are_active = getattr(torch._C, "_are_functorch_transforms_active", None)
+    if transforms_are_active is None or not hasattr(torch._C, "_current_graph_task_id"):
+        return False
+    return not (torch.compiler.is_compiling() or transforms_are_active())
+
+
+def without_autocast(tensor: Tensor) -> AbstractContextManager[Any]:
+    """Where autocast is on, a region without it: sums over many tokens need their own precision."""
+    device = tensor.device.type
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
+
+
+_Parameters = TypeVar("_Parameters", Attending, Updating)
+_Factors = tuple[Tensor, Tensor]
+
+
+class _Common(Generic[_Parameters]):
+    """What the iterations of one call have in common, and what their backward notes for the gradients of that.
+
+    For each shared tensor an iteration notes a part of its gradient; or factors of a part, (rows, outputs) and (rows,
+    inputs); or None for the bias of the map before it, whose part is the sum of those rows; or, for the tokens, a list
+    of factors (B, K, N) and (B, K, D_in). Notes belong to one backward pass: one that is not asked for these gradients
+    never collects its notes, and the next must not find them.
+    """
+
+    def __init__(self, parameters: _Parameters, epsilon: float, present: Tensor | None = None) -> None:
+        self.parameters: _Parameters = parameters
+        self.epsilon, self.present = epsilon, present
+        self._backward_pass = -1
+        self._notes: list[tuple[Any, ...]] = []
+
+    def note(self, *notes: Tensor | _Factors | list[_Factors] | None) -> None:
+        """What one iteration has for each shared tensor."""
+        self._turn_to_this_pass()
+        self._notes.append(notes)
+
+    def collect(self) -> list[tuple[Any, ...]]:
+        """For each shared tensor the notes of all iterations, which are then forgotten."""
+        self._turn_to_this_pass()
+        notes, self._notes = self._notes, []
+        return list(zip(*notes, strict=True))
+
+    def _turn_to_this_pass(self) -> None:
+        current = torch._C._current_graph_task_id()
+        if current != self._backward_pass:
+            self._backward_pass, self._notes = current, []
+
+
+class _Share(torch.autograd.Function):
+    """The identity on the first of the shared tensors; its backward runs after the iterations', for all of them."""
+
+    @staticmethod
+    def forward(ctx: Any, common: _Common[Any], *shared: Tensor) -> Tensor:
+        ctx.set_materialize_grads(False)
+        ctx.common = common
+        return shared[0]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, ...]:
+        needed = ctx.needs_input_grad[1:]
+        gradients: list[Tensor | None] = [None] * len(needed)
+        rows: tuple[Tensor, ...] = ()
+        for number, notes in enumerate(ctx.common.collect()):
+            if isinstance(notes[0], tuple):
+                rows = tuple(torch.cat(factor) for factor in zip(*notes, strict=True))
+            if needed[number]:
+                gradients[number] = _add_up(notes, rows)
+        if gradient is not None:  # what operations on the shared tensor left, when a gradient is differentiated again
+            gradients[0] = gradient if gradients[0] is None else gradients[0] + gradient
+        return None, *gradients
+
+
+def _add_up(notes: tuple[Any, ...], rows: tuple[Tensor, ...]) -> Tensor:
+    """The gradient of one shared tensor; `rows` are the factors of the last map, of all iterations together."""
+    if notes[0] is None:
+        return rows[0].sum(0)
+    if isinstance(notes[0], Tensor):
+        return sum(notes[1:], start=notes[0])
+    if isinstance(notes[0], tuple):
+        with without_autocast(rows[0]):
+            return rows[0].mT @ rows[1]
+    (left, right), *others = (factors for note in notes for factors in note)
+    with without_autocast(left):
+        gradient = torch.bmm(left.mT, right)
+        for left, right in others:
+            gradient.baddbmm_(left.mT, right)
+    return gradient
+
+
+class _Step(torch.autograd.Function):
+    """`_update` where there are updates, then `_attend` where there are tokens; `shared` only orders the backward."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, slots: Tensor, updates: Tensor | None, tokens: Tensor | None, shared: Tensor | None,
+        attending: _Common[Attending] | None, updating: _Common[Updating] | None,
+    ) -> tuple[Tensor | None, ...]:  # fmt: skip
+        ctx.set_materialize_grads(False)
+        ctx.attending, ctx.updating = attending, updating
+        new, gathered, *ctx.remembered = _step(slots, updates, tokens, attending, updating)
+        ctx.save_for_backward(slots, updates, tokens, new, gathered[0])
+        return new, *gathered
+
+    @staticmethod
+    def backward(ctx: Any, for_new: Tensor | None, *for_gathered: Tensor | None) -> tuple[Tensor | None, ...]:
+        slots, updates, tokens, new, attention = ctx.saved_tensors
+        of_update, of_attention = ctx.remembered
+        for_updates = None
+        with without_autocast(slots):  # the loss may be differentiated inside of autocast
+            if torch.is_grad_enabled():
+                redone = _step(slots, updates, tokens, ctx.attending, ctx.updating)
+                new, (attention, _, _), of_update, of_attention = redone
+            if any(part is not None for part in for_gathered):
+                seen = slots if new is None else new
+                for_seen = _attend_backward(seen, tokens, attention, of_attention, ctx.attending, *for_gathered)
+                for_new = for_seen if for_new is None else for_new + for_seen
+            if updates is not None and for_new is not None:
+                for_new, for_updates = _update_backward(slots, updates, of_update, ctx.updating, for_new)
+        return for_new, for_updates, None, None, None, None
+
+
+def _step(
+    slots: Tensor, updates: Tensor | None, tokens: Tensor | None,
+    attending: _Common[Attending] | None, updating: _Common[Updating] | None,
+) -> tuple[Tensor | None, Any, Any, Any]:  # fmt: skip
+    """The new slots, what was gathered, and what the backward of each needs besides; None where it was not asked."""
+    new = of_update = of_attention = None
+    gathered: Any = (None, None, None)
+    if updates is not None and updating is not None:
+        new, of_update = _update(slots, updates, updating)
+    if tokens is not None and attending is not None:
+        gathered, of_attention = _attend(slots if new is None else new, tokens, attending)
+    return new, gathered, of_update, of_attention
+
+
+def _attend(slots: Tensor, tokens: Tensor, common: _Common[Attending]) -> tuple[Gathered, tuple[Tensor, ...]]:
+    """What slots find in the tokens, and what the backward needs besides."""
+    scale, shift, query, key, value = common.parameters
+    standard, mean, deviation = torch.native_layer_norm(slots.flatten(0, 1), scale.shape, scale, shift, common.epsilon)
+    queries = linear(standard, query)
+    probes = (queries @ key).unflatten(0, slots.shape[:2])
+    attention = torch.bmm(probes, tokens.mT).softmax(dim=1)
+    if common.present is not None:
+        attention = attention * common.present
+    gathered = torch.bmm(attention, tokens)
+    outcome = attention, linear(gathered, value), attention.sum(-1, keepdim=True)
+    return outcome, (standard, mean, deviation, queries, probes, gathered)
+
+
+def _attend_backward(
+    slots: Tensor, tokens: Tensor, attention: Tensor, remembered: tuple[Tensor, ...], common: _Common[Attending],
+    for_attention: Tensor | None, for_sums: Tensor | None, for_mass: Tensor | None,
+) -> Tensor:  # fmt: skip
+    """The gradient of the slots; what tokens and parameters get is noted."""
+    scale, shift, query, key, value = common.parameters
+    standard, mean, deviation, queries, probes, gathered = remembered
+    for_sums = torch.zeros_like(slots) if for_sums is None else for_sums
+    for_gathered = for_sums @ value
+    if for_mass is None:
+        gradient = torch.bmm(for_gathered, tokens.mT)
+    else:
+        gradient = torch.baddbmm(for_mass, for_gathered, tokens.mT)
+    if for_attention is not None:
+        gradient = gradient + for_attention
+    logits = softmax_backward(gradient, attention, dim=1)
+    for_probes = torch.bmm(logits, tokens).flatten(0, 1)
+    for_queries = linear(for_probes, key)
+    for_slots, for_scale, for_shift = _standardize_backward(
+        for_queries @ query, slots.flatten(0, 1), mean, deviation, scale, shift
+    )
+    common.note(
+        [(logits, probes), (attention, for_gathered)], for_scale, for_shift,
+        (for_queries, standard), (queries, for_probes), (for_sums.flatten(0, 1), gathered.flatten(0, 1)),
+    )  # fmt: skip
+    return for_slots.view_as(slots)
+
+
+def _plain_update(slots: Tensor, updates: Tensor, common: _Common[Updating]) -> Tensor:
+    """The next slots, in as few calls as torch has for it: on a GPU its GRU is one."""
+    scale, shift, from_updates, update_bias, from_slots, slot_bias, widen, widen_bias, narrow, narrow_bias = (
+        common.parameters
+    )
+    rows = updates.flatten(0, 1), slots.flatten(0, 1)
+    new = torch.gru_cell(*rows, from_updates, from_slots, update_bias, slot_bias)
+    wide = relu(linear(layer_norm(new, scale.shape, scale, shift, common.epsilon), widen, widen_bias))
+    return (new + linear(wide, narrow, narrow_bias)).view_as(slots)
+
+
+def _update(slots: Tensor, updates: Tensor, common: _Common[Updating]) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """The next slots, and what the backward needs besides."""
+    scale, shift, from_updates, update_bias, from_slots, slot_bias, widen, widen_bias, narrow, narrow_bias = (
+        common.parameters
+    )
+    before, dim = slots.flatten(0, 1), slots.shape[-1]
+    of_updates = linear(updates.flatten(0, 1), from_updates, update_bias).split_with_sizes((2 * dim, dim), 1)
+    of_slots = linear(before, from_slots, slot_bias).split_with_sizes((2 * dim, dim), 1)
+    gates = (of_updates[0] + of_slots[0]).sigmoid_()
+    reset, keep = gates.chunk(2, 1)
+    candidate = torch.addcmul(of_updates[1], reset, of_slots[1]).tanh_()
+    change = before - candidate
+    new = torch.addcmul(candidate, keep, change)
+    standard, mean, deviation = torch.native_layer_norm(new, scale.shape, scale, shift, common.epsilon)
+    wide = linear(standard, widen, widen_bias).relu_()
+    remembered = gates, reset, keep, of_slots[1], candidate, change, new, standard, mean, deviation, wide
+    return (new + linear(wide, narrow, narrow_bias)).view_as(slots), remembered
+
+
+def _update_backward(
+    slots: Tensor, updates: Tensor, remembered: tuple[Tensor, ...], common: _Common[Updating], gradient: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The gradients of slots and update codes; what the parameters get is noted."""
+    scale, shift, from_updates, _, from_slots, _, widen, _, narrow, _ = common.parameters
+    gates, reset, keep, slot_candidate, candidate, change, new, standard, mean, deviation, wide = remembered
+    gradient = gradient.flatten(0, 1)
+    for_wide = (gradient @ narrow).mul_(wide.sign())
+    for_new, for_scale, for_shift = _standardize_backward(for_wide @ widen, new, mean, deviation, scale, shift)
+    for_new = for_new + gradient
+    kept = for_new * keep
+    for_candidate = for_new - kept
+    for_candidate = torch.addcmul(for_candidate, for_candidate * candidate, candidate, value=-1)  # tanh' = 1 - tanh²
+    for_gates = torch.cat([for_candidate * slot_candidate, for_new * change], 1)
+    for_gates.mul_(torch.addcmul(gates, gates, gates, value=-1))  # σ' = σ - σ²
+    from_update = torch.cat([for_gates, for_candidate], 1)
+    from_slot = torch.cat([for_gates, for_candidate * reset], 1)
+    common.note(
+        for_scale, for_shift, (from_update, updates.flatten(0, 1)), None, (from_slot, slots.flatten(0, 1)), None,
+        (for_wide, standard), None, (gradient, wide), None,
+    )  # fmt: skip
+    return torch.addmm(kept, from_slot, from_slots).view_as(slots), (from_update @ from_updates).view_as(slots)
+
+
+def _standardize_backward(
+    gradient: Tensor, inputs: Tensor, mean: Tensor, deviation: Tensor, scale: Tensor, shift: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of a LayerNorm's inputs, scale and shift."""
+    wanted = [True, True, True]
+    return torch.ops.aten.native_layer_norm_backward(  # type: ignore[no-any-return]
+        gradient, inputs, scale.shape, mean, deviation, scale, shift, wanted
+    )
+
+
+def softmax_backward(gradient: Tensor, softmax: Tensor, dim: int) -> Tensor:
+    """The gradient of the logits, from that of a softmax over `dim` and the softmax itself."""
+    if hasattr(torch, "_softmax_backward_data"):
+        return torch._softmax_backward_data(gradient, softmax, dim, gradient.dtype)
+    return softmax * (gradient - (softmax * gradient).sum(dim, keepdim=True))
