@@ -242,7 +242,7 @@ def test_the_same_figure_has_the_same_bytes_and_no_date(drawn: tuple[Figure, dic
 
 
 def test_one_run_with_gaps_and_markup_in_its_set_is_drawn() -> None:
-    rows = made_up("clevr-6-7", ["batch_norm"], [1], (7, 9, 11), images=4)
+    rows = made_up("clevr-6-7", ["batch_norm"], [1], (7, 9, 11), images=4).where(dataset="clevr6")
     value = np.where((rows["slots"] == 9) & (rows["metric"] != "visible"), np.nan, rows["value"])
     rows = rows.with_columns(value=value, dataset="<b>$x_1$</b>")
     (run,) = summarize(rows.where(image=range(4)).take(rows["dataset"] != ""))
@@ -268,7 +268,7 @@ def test_fewer_slots_than_in_training_leave_the_frame_only_when_they_score_worse
 
 
 def test_a_long_title_stays_on_the_paper() -> None:
-    rows = made_up("clevr-6-7", ["batch_norm"], [1], (7, 11), images=4)
+    rows = made_up("clevr-6-7", ["batch_norm"], [1], (7, 11), images=4).where(dataset="clevr6")
     (run,) = summarize(rows.with_columns(dataset="a-set-whose-name-is-wider-than-the-panel-it-is-shown-in"))
     drawn = draw(figures(divide([run])[0])[0])["png"]
     with Image.open(io.BytesIO(drawn)) as image:

@@ -145,5 +145,5 @@ def test_a_manifest_cannot_have_files_outside_removed(fake: Path, tmp_path: Path
     outside.write_text("keep")
     (tmp_path / "out").mkdir()
     write_sealed(tmp_path / "out" / "report.json", {"files": {"../precious.txt": "0", str(outside): "0"}})
-    write(compose(read([fake]), with_theory=False), tmp_path / "out", rows=False)
+    write(compose(read([fake]), with_theory=False), tmp_path / "out")
     assert outside.read_text() == "keep"

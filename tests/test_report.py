@@ -19,6 +19,7 @@ from slotnorm.errors import UserError
 from slotnorm.evaluation.rows import COLUMNS, Rows
 from slotnorm.report.contents import Report, compose
 from slotnorm.report.model_views import Inspector, median_run, spaced
+from slotnorm.report.packed_rows import PackedRows
 from slotnorm.report.prose import report_page
 from slotnorm.report.reading import read
 from slotnorm.report.writing import write, write_report
@@ -273,23 +274,25 @@ def test_failed_runs_are_counted_and_everything_is_given_with_and_without_them(t
     rows = made_up("clevr-6-7", ["batch_norm"], [1, 2, 3], (7, 11), images=8, failed=failed)
     rows = rows.where(metric=("l2", "visible"))  # one figure is enough
     save(rows, tmp_path / "runs", failed)
-    report = compose(read([tmp_path / "runs"]), with_theory=False)
+    with PackedRows() as packed:
+        report = compose(read([tmp_path / "runs"], packed.add), with_theory=False)
+        write(report, tmp_path / "out", packed)
     contents = report.sections[0]
     assert contents.failures == {"batch_norm": "2 of 3 runs"}
     assert contents.both.figures_without_failed is not None
     assert len(contents.both.figures_without_failed) == len(contents.both.figures) == 1
     assert contents.both.table_without_failed is not None
-    write(report, tmp_path / "out")
     written = files_of(tmp_path / "out")
     assert "figures/clevr-6-7-without-failed-runs-reconstruction.svg" in written
     assert "tables/clevr-6-7-without-failed-runs.md" in written
+    assert "rows.csv.gz" in written
     page = written["report.md"].decode()
     assert r"1 of them failed by the failed-run rule (clevr-6-7-batch\_norm-2)" in page
     assert "yes: splits the image by place" in page
     assert "| Batch Norm | 2 of 3 runs |" in page
 
     save(rows, tmp_path / "runs", [])
-    write(compose(read([tmp_path / "runs"]), with_theory=False), tmp_path / "out", rows=False)
+    write(compose(read([tmp_path / "runs"]), with_theory=False), tmp_path / "out")
     left = files_of(tmp_path / "out")
     assert not [name for name in left if "without-failed" in name]  # an earlier report's files are removed
     assert "rows.csv.gz" not in left
@@ -321,7 +324,7 @@ def test_runs_evaluated_on_a_transfer_alone_give_its_table(tmp_path: Path) -> No
     )
     assert report.sections[0].both.figures == ()
     assert [table.name for table, _ in report.zero_shot] == ["movi-d zero-shot"]
-    write(report, tmp_path / "out", rows=False)
+    write(report, tmp_path / "out")
     assert "(0.809 ± 0.005)" in (tmp_path / "out" / "tables" / "movi-d-zero-shot.md").read_text()
     assert "## Zero-shot transfer" in (tmp_path / "out" / "report.md").read_text()
 

@@ -8,6 +8,7 @@ Files are sealed: see `archives.py`.
 """
 
 import csv
+import io
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
@@ -29,6 +30,9 @@ _INTEGERS: dict[str, Any] = {
     "train_objects": np.int32, "train_slots": np.int32, "seed": np.int64, "image": np.int32, "objects": np.int32,
     "slots": np.int32, "iterations": np.int32,
 }  # fmt: skip
+
+_OF_IMAGE, _OF_SCORE = COLUMNS[:9], COLUMNS[9:13]  # neighbours that are the same in many rows
+_LINES_AT_ONCE = 1 << 17
 
 _FORMAT = 1
 
@@ -68,12 +72,26 @@ class Rows:
         column = self._columns[_require_column(name)]
         return column.codes if isinstance(column, _Texts) else column
 
+    def named(self, name: str, codes: NDArray[Any]) -> Any:
+        """The entries of a column that have these codes: of texts a list of them, of integers the codes themselves."""
+        column = self._columns[_require_column(name)]
+        return [column.names[code] for code in codes.tolist()] if isinstance(column, _Texts) else codes
+
     def unique(self, name: str) -> list[Any]:
         """The different entries of a column, in the order of first appearance."""
-        column = self._columns[_require_column(name)]
-        entries, first = np.unique(self.codes(name), return_index=True)
-        ordered = entries[np.argsort(first)].tolist()
-        return [column.names[code] for code in ordered] if isinstance(column, _Texts) else ordered
+        codes = self.codes(name)
+        if len(codes) and (codes == codes[0]).all():
+            ordered = codes[:1]
+        else:
+            entries, first = np.unique(codes, return_index=True)
+            ordered = entries[np.argsort(first)]
+        named = self.named(name, ordered)
+        return named if isinstance(named, list) else list(named.tolist())
+
+    def places(self, name: str) -> tuple[Any, NDArray[Any]]:
+        """The different entries of a column, by code, and for each row the place of its own among them."""
+        entries, places = _places(self.codes(name))
+        return self.named(name, entries), places
 
     def where(self, **wanted: Any) -> "Rows":
         """The rows with these entries, each one or a collection: where(norm="batch_norm", slots=range(3, 8))."""
@@ -192,14 +210,29 @@ class Rows:
 
     def write_csv(self, file: TextIO, names: bool = True) -> None:
         """Write the rows to an open file as `to_csv` does, with or without the line of names."""
-        columns = [
-            [_cell(entry) for entry in self[name].tolist()] if name in _INTEGERS else self[name].tolist()
-            for name in COLUMNS
-        ]
-        writer = csv.writer(file, lineterminator="\n")
         if names:
-            writer.writerow(COLUMNS)
-        writer.writerows(zip(*columns, strict=True))
+            file.write(",".join(COLUMNS) + "\n")
+        for start in range(0, len(self), _LINES_AT_ONCE):
+            some = slice(start, start + _LINES_AT_ONCE)
+            texts = [self._csv_texts(columns, some) for columns in (_OF_IMAGE, _OF_SCORE)]
+            values = map(repr, self._columns["value"][some].tolist())
+            file.write("".join(map("{}{}{}\n".format, *texts, values)))
+
+    def _csv_texts(self, columns: tuple[str, ...], some: slice) -> list[str]:
+        """These neighbouring columns as CSV, a text per row; rows with the same entries share theirs."""
+        codes = [_places(self.codes(name)[some]) for name in columns]
+        shape = [len(entries) for entries, _ in codes]
+        kinds, kind = _places(np.ravel_multi_index([places for _, places in codes], shape))
+        places = np.unravel_index(kinds, shape)
+        cells = [
+            [_csv_cell(entry) for entry in self.named(name, entries)]
+            for name, (entries, _) in zip(columns, codes, strict=True)
+        ]
+        texts = [
+            "".join(f"{column[place]}," for column, place in zip(cells, row, strict=True))
+            for row in zip(*(place.tolist() for place in places), strict=True)
+        ]
+        return [texts[number] for number in kind.tolist()]
 
     def _entry(self, name: str, row: int) -> Any:
         column = self._columns[name]
@@ -273,6 +306,21 @@ def _joined(columns: list[Any]) -> Any:
     return _Texts(np.concatenate(parts), list(names))
 
 
+def _places(codes: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """As np.unique with return_inverse, without sorting where the codes are close together."""
+    codes = codes.astype(np.int64)  # a difference of short integers could overflow
+    least = int(codes.min()) if len(codes) else 0
+    span = int(codes.max()) - least if len(codes) else 0
+    if span == 0:
+        return codes[:1], np.zeros(len(codes), dtype=np.int64)
+    if span > 8 * len(codes):
+        entries, places = np.unique(codes, return_inverse=True)
+        return entries, places.reshape(-1)
+    there = np.zeros(span + 1, dtype=bool)
+    there[codes - least] = True
+    return np.flatnonzero(there) + least, (np.cumsum(there) - 1)[codes - least]
+
+
 def _ordered_codes(column: Any) -> NDArray[Any]:
     """Numbers in the order of the entries: texts by the alphabet."""
     if not isinstance(column, _Texts):
@@ -288,5 +336,10 @@ def _shortest(values: NDArray[np.float64]) -> NDArray[Any]:
     return short if np.array_equal(short, values, equal_nan=True) else values
 
 
-def _cell(entry: int) -> int | str:
-    return "" if entry == MISSING else entry
+def _csv_cell(entry: Any) -> str:
+    """An entry as CSV: texts quoted where they must be, no number for MISSING."""
+    if not isinstance(entry, str):
+        return "" if entry == MISSING else str(entry)
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="").writerow([entry])
+    return "" if entry == "" else buffer.getvalue()

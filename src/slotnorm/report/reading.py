@@ -2,12 +2,10 @@
 
 import dataclasses
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from slotnorm import experiments
 from slotnorm.config import Experiment
@@ -15,7 +13,7 @@ from slotnorm.errors import DamagedFile, UserError
 from slotnorm.evaluation.row_files import load_rows, scenes_of
 from slotnorm.evaluation.rows import Rows
 from slotnorm.metrics import all_metrics
-from slotnorm.report.scores import RunScores, summarize
+from slotnorm.report.scores import RowsTwice, RunScores, summarize
 from slotnorm.report.sections import Section, divide
 from slotnorm.storage.seals import read_sealed
 from slotnorm.storage.serialization import from_document, to_document
@@ -23,6 +21,9 @@ from slotnorm.training.runs import Run, folders_below, is_run
 
 ROWS = "rows"
 BINDING = "binding.json"
+
+Keep = Callable[[str, Rows], None]
+"""What is done with a run's rows as they are read: (the run's folder, its rows)."""
 
 
 @dataclass(frozen=True)
@@ -47,13 +48,16 @@ class Material:
         return [run for section in self.sections for run in section.runs]
 
 
-def read(paths: Iterable[str | Path]) -> Material:
-    """Everything in these folders, each a run or a folder of runs (at any depth that makes sense)."""
+def read(paths: Iterable[str | Path], keep: Keep | None = None) -> Material:
+    """Everything in these folders, each a run or a folder of runs (at any depth that makes sense).
+
+    Every file of rows is read once, and a run's rows are let go when its scores are made; `keep` is given them before.
+    """
     runs: list[RunScores] = []
     left_out: list[LeftOut] = []
     notes: list[str] = []
     for folder in find_folders(paths):
-        found = _read_run(folder, notes)
+        found = _read_run(folder, notes, keep)
         if isinstance(found, LeftOut):
             left_out.append(found)
         else:
@@ -91,16 +95,11 @@ def find_folders(paths: Iterable[str | Path]) -> list[Path]:
     return list(found.values())
 
 
-def rows_of(run: RunScores) -> Rows:
-    """The rows behind a run's scores, read again."""
-    return _load(Path(run.facts["path"]), dict(run.facts), [])
-
-
 def _is_run(folder: Path) -> bool:
     return is_run(folder) or any((folder / ROWS).glob("*.npz"))
 
 
-def _read_run(folder: Path, notes: list[str]) -> RunScores | LeftOut:
+def _read_run(folder: Path, notes: list[str], keep: Keep | None) -> RunScores | LeftOut:
     facts: dict[str, Any] = {"path": str(folder)}
     if (folder / "experiment.json").is_file():
         run = Run.open(folder)
@@ -118,10 +117,18 @@ def _read_run(folder: Path, notes: list[str]) -> RunScores | LeftOut:
             return LeftOut(folder, f"still training, at step 0 of {run.experiment.recipe.steps}")
     if not any((folder / ROWS).glob("*.npz")):
         return LeftOut(folder, f"not evaluated yet; `slotnorm eval {folder}` does it")
-    rows = _load(folder, facts, notes)
-    scores = summarize(rows.with_columns(run=folder.name))
+    rows = _load(folder, facts, notes).with_columns(run=folder.name)
+    try:
+        (scores,) = summarize(rows)
+    except RowsTwice:
+        raise UserError(
+            f"{folder / ROWS} holds rows twice for the same image, slots and metric; delete the copies, or the folder, "
+            f"and run `slotnorm eval {folder}` again"
+        ) from None
+    if keep is not None:
+        keep(facts["path"], rows)
     judged = _read_binding(folder)
-    return dataclasses.replace(scores[0], failed=judged.get("failed"), facts={**facts, "binding": judged})
+    return dataclasses.replace(scores, failed=judged.get("failed"), facts={**facts, "binding": judged})
 
 
 def _load(folder: Path, facts: dict[str, Any], notes: list[str]) -> Rows:
@@ -139,7 +146,6 @@ def _load(folder: Path, facts: dict[str, Any], notes: list[str]) -> Rows:
     if experiment is not None:
         facts.setdefault("experiment", experiment)
     rows = _of_one_iterations(rows, folder, facts, notes)
-    _require_each_once(rows, folder)
     scenes: dict[str, dict[str, Any]] = {}
     for part in parts:
         for dataset in part.unique("dataset"):
@@ -173,16 +179,6 @@ def _of_one_iterations(rows: Rows, folder: Path, facts: dict[str, Any], notes: l
     others = ", ".join(str(number) for number in found if number != own)
     notes.append(f"{folder.name}: rows with {others} iterations are left aside; its own for evaluation are {own}.")
     return rows.where(iterations=own)
-
-
-def _require_each_once(rows: Rows, folder: Path) -> None:
-    columns = ("dataset", "source", "metric", "slots", "image")
-    keys = np.stack([rows.codes(name).astype(np.int64) for name in columns])
-    if np.unique(keys, axis=1).shape[1] < len(rows):
-        raise UserError(
-            f"{folder / ROWS} holds rows twice for the same image, slots and metric; delete the copies, or the folder, "
-            f"and run `slotnorm eval {folder}` again"
-        )
 
 
 def _read_binding(folder: Path) -> dict[str, Any]:

@@ -7,6 +7,7 @@ other scenes are kept apart. A value that is not defined (NaN) is left out of a 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,9 +17,15 @@ from slotnorm.errors import UserError
 from slotnorm.evaluation.measurement import VISIBLE
 from slotnorm.evaluation.rows import MISSING, Rows
 
+RESAMPLED = ("f_ari", "ari", "l2", "ap@inf", "ap@1", "ap@0.5", "ap@0.25", "ap@0.125")
+"""Metrics of which every image's value is kept, for intervals."""
 _ENOUGH_VISIBLE = 2
 
 Array = NDArray[Any]
+
+
+class RowsTwice(UserError):
+    """A row for the same run, image, slots and metric is there twice."""
 
 
 class Mean(NamedTuple):
@@ -31,7 +38,51 @@ class Mean(NamedTuple):
     """Images whose value is NaN: left out."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """Every image's value of one metric of one run on one set, with every K."""
+
+    slots: Array
+    """(k,), ascending."""
+    images: Array
+    """(n,), ascending; one entry, -1, of a metric that belongs to the whole set."""
+    objects: Array
+    """(n,); -1 where it is not known."""
+    few: Array
+    """(n,): whether fewer than two objects are visible."""
+    values: Array
+    """(k, n); NaN where it is not defined or was not scored."""
+    present: Array
+    """(k, n): whether it was scored."""
+
+    def tally(self) -> "Tally":
+        """Its sums over images with the same number of objects."""
+        kinds, kind = np.unique(np.stack([self.objects, self.few]), axis=1, return_inverse=True)
+        order = np.argsort(kind.reshape(-1), kind="stable")
+        starts = np.searchsorted(kind.reshape(-1)[order], np.arange(kinds.shape[1]))
+        values, present = self.values[:, order], self.present[:, order]
+        undefined = np.isnan(values) & present
+
+        def sums(numbers: Array) -> Array:
+            return np.asarray(np.add.reduceat(numbers, starts, axis=1)).reshape(-1)
+
+        total = sums(np.where(np.isnan(values), 0, values).astype(np.float64))
+        scored, left_out = sums((present & ~undefined).astype(np.int64)), sums(undefined.astype(np.int64))
+        slots = np.repeat(self.slots, kinds.shape[1])
+        objects, few = (np.tile(row, len(self.slots)) for row in kinds)
+        known = scored + left_out > 0
+        return Tally(
+            slots[known], objects[known], few[known].astype(bool), total[known], scored[known], left_out[known]
+        )
+
+    def scenes(self) -> "SceneScores":
+        """Its images' values, in half the room where that loses nothing."""
+        short = self.values.astype(np.float32)
+        values = short if np.array_equal(short, self.values, equal_nan=True) else self.values.copy()
+        return SceneScores(self.slots, self.images, self.objects, self.few, values)
+
+
+@dataclass(frozen=True, eq=False)
 class Tally:
     """Sums over images of one metric of one run on one set, by number of slots and of objects; arrays (n,)."""
 
@@ -43,29 +94,33 @@ class Tally:
     total: Array
     scored: Array
     undefined: Array
-
-    @classmethod
-    def of(cls, rows: Rows, few: Array) -> "Tally":
-        """Add up rows of one run, set, source and metric; `few` (n,) says which have fewer than two visible objects."""
-        keys, group = np.unique(np.stack([rows["slots"], rows["objects"], few]), axis=1, return_inverse=True)
-        values, undefined = rows["value"], np.isnan(rows["value"])
-        size, group = keys.shape[1], group.reshape(-1)
-        return cls(
-            keys[0], keys[1], keys[2].astype(bool),
-            np.bincount(group, np.where(undefined, 0, values), minlength=size),
-            np.bincount(group[~undefined], minlength=size), np.bincount(group[undefined], minlength=size),
-        )  # fmt: skip
+    _means: dict[tuple[int, int | None, bool], Mean] = field(default_factory=dict, init=False, repr=False)
+    """Those that were asked for: a report asks for some of them a thousand times."""
 
     def mean(self, slots: int, objects: int | None = None, few: bool = False) -> Mean:
         """Over the images with K `slots` (and this many objects), with enough visible objects or with `few`."""
-        kept = (self.slots == slots) & (self.few == few)
-        if objects is not None:
-            kept &= self.objects == objects
-        scored, undefined = int(self.scored[kept].sum()), int(self.undefined[kept].sum())
-        return Mean(float(self.total[kept].sum()) / scored if scored else float("nan"), scored, undefined)
+        asked = (slots, objects, few)
+        if asked not in self._means:
+            kept = (self.slots == slots) & (self.few == few)
+            if objects is not None:
+                kept &= self.objects == objects
+            scored, undefined = int(self.scored[kept].sum()), int(self.undefined[kept].sum())
+            value = float(self.total[kept].sum()) / scored if scored else float("nan")
+            self._means[asked] = Mean(value, scored, undefined)
+        return self._means[asked]
+
+    @cached_property
+    def all_slots(self) -> list[int]:
+        """Every K, ascending."""
+        return list(map(int, np.unique(self.slots)))
+
+    @cached_property
+    def all_objects(self) -> list[int]:
+        """The object counts of scenes with enough visible objects, -1 left out."""
+        return [count for count in np.unique(self.objects[~self.few]).tolist() if count != MISSING]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SceneScores:
     """Every image's value of one metric of one run on one set: what means are taken of, and resampled."""
 
@@ -79,17 +134,6 @@ class SceneScores:
     """(n,): whether fewer than two objects are visible."""
     values: Array
     """(k, n); NaN where it is not defined or was not scored."""
-
-    @classmethod
-    def of(cls, rows: Rows, few: Array) -> "SceneScores":
-        """From rows of one run, set, source and metric; `few` (rows,) as in `Tally.of`."""
-        slots, at_slots = np.unique(rows["slots"], return_inverse=True)
-        images, at_image = np.unique(rows["image"], return_inverse=True)
-        values = np.full((len(slots), len(images)), np.nan)
-        values[at_slots, at_image] = rows["value"]
-        objects, alone = np.empty(len(images), dtype=np.int64), np.empty(len(images), dtype=bool)
-        objects[at_image], alone[at_image] = rows["objects"], few
-        return cls(slots, images, objects, alone, values)
 
     @property
     def of_scenes(self) -> bool:
@@ -117,7 +161,7 @@ class RunScores:
     tallies: Mapping[tuple[str, str, str], Tally]
     """By (dataset, source, metric)."""
     scenes: Mapping[tuple[str, str, str], SceneScores] = field(default_factory=dict)
-    """The same, image by image."""
+    """The same image by image, of the metrics that are compared beyond their noise."""
     failed: bool | None = None
     """Whether it failed by the rule; None where the rule was not asked."""
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -139,13 +183,12 @@ class RunScores:
     def slots(self, dataset: str, metric: str, source: str = "masks") -> list[int]:
         """The numbers of slots it was evaluated with."""
         tally = self.tallies.get((dataset, source, metric))
-        return np.unique(tally.slots).tolist() if tally else []
+        return tally.all_slots if tally else []
 
     def objects(self, dataset: str, metric: str, source: str = "masks") -> list[int]:
         """The object counts of the scenes it was evaluated on, -1 left out."""
         tally = self.tallies.get((dataset, source, metric))
-        counts = np.unique(tally.objects[~tally.few]).tolist() if tally else []
-        return [count for count in counts if count != MISSING]
+        return tally.all_objects if tally else []
 
     @property
     def datasets(self) -> list[str]:
@@ -179,7 +222,7 @@ def spread(values: Iterable[float]) -> Spread:
 
 
 def summarize(rows: Rows) -> list[RunScores]:
-    """The scores of every run in the rows, by name."""
+    """The scores of every run in the rows, by name; a row that is there twice is refused."""
     return [_run_scores(str(name), part) for (name,), part in rows.groups("run")]
 
 
@@ -188,12 +231,13 @@ def _run_scores(name: str, rows: Rows) -> RunScores:
         column: _one(rows, column, name) for column in ("norm", "seed", "train_objects", "train_slots", "protocol")
     }
     tallies, scenes = {}, {}
-    for (dataset, source), part in rows.groups("dataset", "source"):
-        few = _few_visible(part)
-        for (metric,), cells in part.groups("metric"):
+    for dataset in rows.unique("dataset"):
+        grids = _grids(rows.where(dataset=dataset), name)
+        for (source, metric), grid in grids.items():
             if metric != VISIBLE:
-                key, alone = (str(dataset), str(source), str(metric)), np.isin(cells["image"], few)
-                tallies[key], scenes[key] = Tally.of(cells, alone), SceneScores.of(cells, alone)
+                tallies[dataset, source, metric] = grid.tally()
+                if metric in RESAMPLED:
+                    scenes[dataset, source, metric] = grid.scenes()
     return RunScores(name, tallies=tallies, scenes=scenes, **factors)
 
 
@@ -205,10 +249,44 @@ def _one(rows: Rows, column: str, name: str) -> Any:
     return entries[0]
 
 
-def _few_visible(rows: Rows) -> Array:
-    """The images with fewer than two visible objects; where nobody counted those, with fewer than two objects."""
-    seen = rows.where(metric=VISIBLE)
-    if len(seen):
-        return np.unique(seen["image"][seen["value"] < _ENOUGH_VISIBLE])
-    alone = (rows["objects"] != MISSING) & (rows["objects"] < _ENOUGH_VISIBLE)
-    return np.unique(rows["image"][alone]) if (rows["objects"] >= _ENOUGH_VISIBLE).any() else np.empty(0, np.int64)
+def _grids(rows: Rows, name: str) -> dict[tuple[str, str], Grid]:
+    """Rows of one run and set as grids, by (source, metric): every row is put in its place, none is sorted."""
+    sources, at_source = rows.places("source")
+    metrics, at_metric = rows.places("metric")
+    slots, at_slots = rows.places("slots")
+    images, at_image = rows.places("image")
+    shape = (len(sources), len(metrics), len(slots), len(images))
+    place = np.ravel_multi_index((at_source, at_metric, at_slots, at_image), shape)
+    times = np.bincount(place, minlength=int(np.prod(shape)))
+    if times.max(initial=0) > 1:
+        raise RowsTwice(f"the rows of {name} hold the same image, slots and metric twice; keep each once")
+    present = (times > 0).reshape(shape)
+    values = np.full(shape, np.nan)
+    values.reshape(-1)[place] = rows["value"]
+    objects = np.full(len(images), MISSING, dtype=np.int64)
+    objects[at_image] = rows["objects"]
+    grids = {}
+    for number, source in enumerate(sources):
+        few = _few_visible(values[number], present[number], metrics, objects)
+        for column, metric in enumerate(metrics):
+            there = present[number, column]
+            if there.any():
+                kept, seen = there.any(axis=1), there.any(axis=0)
+                grids[source, metric] = Grid(
+                    slots[kept], images[seen], objects[seen], few[seen], values[number, column][kept][:, seen],
+                    there[kept][:, seen],
+                )  # fmt: skip
+    return grids
+
+
+def _few_visible(values: Array, present: Array, metrics: Sequence[str], objects: Array) -> Array:
+    """The images with fewer than two visible objects; where nobody counted those, with fewer than two objects.
+
+    `values` and `present` are those of one source, (metrics, k, n).
+    """
+    if VISIBLE in metrics and present[metrics.index(VISIBLE)].any():
+        seen = values[metrics.index(VISIBLE)]
+        return np.asarray((seen < _ENOUGH_VISIBLE).any(axis=0))
+    scored = present.any(axis=(0, 1))
+    alone = (objects != MISSING) & (objects < _ENOUGH_VISIBLE)
+    return np.asarray(alone & (objects[scored] >= _ENOUGH_VISIBLE).any())

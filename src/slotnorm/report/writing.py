@@ -4,17 +4,17 @@ The same runs give the same bytes. A file that an earlier report wrote and this 
 """
 
 import csv
-import gzip
 import hashlib
 import io
 import json
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from slotnorm import __version__
 from slotnorm.errors import DamagedFile, UserError
+from slotnorm.evaluation.rows import Rows
 from slotnorm.report import curves, effects, tables
 from slotnorm.report.claims.checking import as_records
 from slotnorm.report.contents import Report, SectionContents, compose
@@ -22,10 +22,11 @@ from slotnorm.report.diagnostics import draw_diagnostics
 from slotnorm.report.drawing import draw
 from slotnorm.report.effect_figure import draw_forest, forests
 from slotnorm.report.model_views import Inspector, spaced
+from slotnorm.report.packed_rows import PackedRows
 from slotnorm.report.page import page
 from slotnorm.report.pictures import slots_table, visual_table
 from slotnorm.report.prose import claims_page, report_page
-from slotnorm.report.reading import read, rows_of
+from slotnorm.report.reading import Material, find_folders, read
 from slotnorm.report.safe_names import file_name
 from slotnorm.report.scores import RunScores
 from slotnorm.runtime.progress import Progress
@@ -48,24 +49,37 @@ def write_report(
     leaves out rows.csv.gz. `data` is where scenes are, if not in the cache.
     """
     require_folder(Path(out))  # before models run for long
-    material = read(paths)
-    for one in material.left_out:
-        _log.warning(f"left out: {one.path}: {one.reason}")
-    inspector = Inspector(models, data)
-    with Progress("sections", len(material.sections)) as progress:
+    with PackedRows() as packed:
+        material = _read(paths, packed if rows else None)
+        for one in material.left_out:
+            _log.warning(f"left out: {one.path}: {one.reason}")
+        inspector = Inspector(models, data)
+        with Progress("sections", len(material.sections)) as progress:
 
-        def diagnose(section: Any) -> Any:
-            found = inspector.diagnose(section)
-            progress.advance(note=section.title)
-            return found
+            def diagnose(section: Any) -> Any:
+                found = inspector.diagnose(section)
+                progress.advance(note=section.title)
+                return found
 
-        report = compose(material, inspector.illustrate, diagnose)
-    write(report, Path(out), rows)
+            report = compose(material, inspector.illustrate, diagnose)
+        write(report, Path(out), packed if rows else None)
     return report
 
 
-def write(report: Report, out: Path, rows: bool = True) -> None:
-    """Write a report's files to `out`, which must be empty or hold an earlier report."""
+def _read(paths: Iterable[str | Path], packed: PackedRows | None) -> Material:
+    folders = find_folders(paths)
+    with Progress("runs", len(folders)) as progress:
+
+        def keep(folder: str, rows: Rows) -> None:
+            if packed is not None:
+                packed.add(folder, rows)
+            progress.advance()
+
+        return read(folders, keep)
+
+
+def write(report: Report, out: Path, rows: PackedRows | None = None) -> None:
+    """Write a report's files to `out`, which must be empty or hold an earlier report; with `rows` those of its runs."""
     known = require_folder(out)
     folder = _Folder()
     for contents in report.sections:
@@ -85,8 +99,8 @@ def write(report: Report, out: Path, rows: bool = True) -> None:
     ]
     folder.add("curves.csv", curves.to_csv(labelled))
     folder.add("scores.csv", _scores_csv(report.runs))
-    if rows:
-        folder.add("rows.csv.gz", _rows_csv(report.runs))
+    if rows is not None:
+        folder.stream("rows.csv.gz", lambda: rows.chunks(run.facts["path"] for run in report.runs))
     folder.add("claims.md", claims_page(report.outcomes))
     folder.add("claims.json", json.dumps(as_records(report.outcomes), indent=1, ensure_ascii=False) + "\n")
     folder.add("provenance.json", json.dumps(report.provenance, indent=1, ensure_ascii=False, sort_keys=True) + "\n")
@@ -100,21 +114,34 @@ class _Folder:
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
+        self.streams: dict[str, Callable[[], Iterable[bytes]]] = {}
 
     def add(self, name: str, content: str | bytes) -> None:
         self.files[name] = content.encode() if isinstance(content, str) else content
+
+    def stream(self, name: str, chunks: Callable[[], Iterable[bytes]]) -> None:
+        """A file that is not held in memory; `chunks` gives the same bytes whenever it is asked."""
+        self.streams[name] = chunks
 
     def write(self, out: Path, known: Iterable[str]) -> None:
         """Remove what only an earlier report had, then write all; what belongs to the report is said first.
 
         So a report that was interrupted here is known as one, and the same command writes it again.
         """
-        for name in set(known).difference(self.files):
+        for name in set(known).difference(self.files, self.streams):
             (out / name).unlink(missing_ok=True)
         hashes = {name: hashlib.sha256(content).hexdigest() for name, content in self.files.items()}
+        for name, chunks in self.streams.items():
+            whole = hashlib.sha256()
+            for chunk in chunks():
+                whole.update(chunk)
+            hashes[name] = whole.hexdigest()
         write_sealed(out / MANIFEST, {"slotnorm": __version__, "files": hashes})
         for name, content in self.files.items():
             files.write(out / name, content)
+        for name, chunks in self.streams.items():
+            with files.replacing(out / name) as temporary, open(temporary, "wb") as file:
+                file.writelines(chunks())
 
 
 def require_folder(out: Path) -> list[str]:
@@ -175,18 +202,4 @@ def _scores_csv(runs: Sequence[RunScores]) -> str:
                 means = ["" if one.value != one.value else repr(one.value) for one in (many, few)]
                 cells = [means[0], many.scored, many.undefined, means[1], few.scored]
                 writer.writerow([*head, dataset, source, metric, k, *cells])
-    return buffer.getvalue()
-
-
-def _rows_csv(runs: Sequence[RunScores]) -> bytes:
-    """All rows as compressed CSV; the same rows give the same bytes."""
-    buffer = io.BytesIO()
-    with (
-        gzip.GzipFile(fileobj=buffer, mode="wb", compresslevel=5, mtime=0) as packed,
-        io.TextIOWrapper(packed, encoding="utf-8", newline="") as file,
-        Progress("rows of runs", len(runs)) as progress,
-    ):
-        for number, run in enumerate(runs):
-            rows_of(run).with_columns(run=run.name).write_csv(file, names=number == 0)
-            progress.advance()
     return buffer.getvalue()
