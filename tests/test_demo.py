@@ -115,7 +115,7 @@ def test_the_verb_prints_draws_writes_and_needs_no_cache(bundle, tmp_path, monke
 
 
 def test_without_a_browser_it_says_where_the_page_is(found, bundle, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(demo, "run_demo", lambda num: found)
+    monkeypatch.setattr(demo, "run_demo", lambda num, device: found)
     opened = []
     monkeypatch.setattr(webbrowser, "open", lambda address: opened.append(address) or True)
     main(["demo", "--open", "--out", str(tmp_path)])

@@ -309,7 +309,7 @@ def test_a_part_of_a_set_is_another_set_than_the_whole(small_set, weights, tmp_p
         features.compute(small_set[3:6], backbone, tmp_path / "out")
 
 
-@pytest.mark.parametrize("device", ["cuda:99", "nowhere"])
+@pytest.mark.parametrize("device", ["cuda:99", "mps"])
 def test_a_device_that_is_not_there_is_one_sentence(small_set, weights, tmp_path, device):
     with pytest.raises(UserError, match=f"device '{device}' cannot be used"):
         features.compute(small_set, timm_backbone(VIT, weights), tmp_path / "out", device=device)

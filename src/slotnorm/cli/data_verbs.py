@@ -166,7 +166,7 @@ def features(
     out: Path | None = None,
     norm: Literal["after", "before"] = "after",
     protocol: Protocol | None = None,
-    device: str | None = None,
+    device: str = "auto",
     batch_size: int = 32,
     on_the_fly: bool = False,
 ) -> None:
@@ -181,7 +181,7 @@ def features(
         norm: take features after the network's last norm, or before it as the DINOSAUR library; of a slotnorm model's
             encoder, the layer norm of Slot Attention's input
         protocol: scale images before (paper) or after (authors) they are normalised (default: as the set was made)
-        device: cpu or cuda (default: a GPU if there is one)
+        device: where it is computed: auto (a GPU if there is one), cpu, cuda or mps
         batch_size: images at once
         on_the_fly: store the network only, and compute features anew whenever training or evaluation reads them
     """

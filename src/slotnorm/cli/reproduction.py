@@ -10,6 +10,7 @@ from slotnorm.config import Experiment
 from slotnorm.errors import UserError
 from slotnorm.report.contents import Report
 from slotnorm.report.writing import require_folder, write_report
+from slotnorm.runtime.devices import choose_device
 from slotnorm.studies.launchers import Local
 from slotnorm.studies.options import Training, chosen_norms, require_seeds
 from slotnorm.studies.run_evaluation import plan_evaluations
@@ -31,6 +32,7 @@ class Reproduction:
     slots: Sequence[int] | None = None
     jobs: int | None = None
     data: Path | None = None
+    device: str = "auto"
 
     @property
     def runs(self) -> Path:
@@ -45,7 +47,12 @@ class Reproduction:
     def trainings(self) -> list[Training]:
         """Every run that the figure or table shows."""
         return [
-            Training(self._shortened(dataclasses.replace(study.experiment, norm=norm, seed=seed)), self.runs, self.data)
+            Training(
+                self._shortened(dataclasses.replace(study.experiment, norm=norm, seed=seed)),
+                self.runs,
+                self.data,
+                device=self.device,
+            )
             for study in studies_of(self.name)
             for seed in self.seeds or study.seeds
             for norm in self._norms(study)
@@ -63,6 +70,7 @@ class Reproduction:
                 raise UserError(f"--{option} is {number}, but must be at least 1")
         if self.slots is not None and (not self.slots or min(self.slots) < 1):
             raise UserError("--slots needs FIRST:LAST with at least one slot, and the first not above the last")
+        choose_device(self.device)
         require_folder(self.report)
         transfer = experiments.transfers().get(self.name)
         for study in studies_of(self.name):
@@ -92,6 +100,8 @@ def reproduce(asked: Reproduction) -> Report:
     transfer = experiments.transfers().get(asked.name)
     slots = asked.slots if asked.slots or transfer is None else [transfer.slots]
     dataset = None if transfer is None else transfer.test.name
-    for evaluation in plan_evaluations(paths, dataset, slots=slots, scenes=asked.scenes, data=asked.data):
+    for evaluation in plan_evaluations(
+        paths, dataset, slots=slots, scenes=asked.scenes, data=asked.data, device=asked.device
+    ):
         evaluation.evaluate()
-    return write_report(paths, asked.report, data=asked.data)
+    return write_report(paths, asked.report, data=asked.data, device=asked.device)

@@ -66,7 +66,7 @@ def train(arguments: list[str], prog: str) -> None:
     allocator.keep_freed_memory()
     run = train(
         asked.experiment, asked.into, data=asked.data, workers=asked.workers,
-        observers=("pictures", *asked.log), validate_slots=asked.validate_slots,
+        observers=("pictures", *asked.log), validate_slots=asked.validate_slots, device=asked.device,
     )  # fmt: skip
     print(run.summary())
 
@@ -141,6 +141,7 @@ def evaluate(
     csv: Path | None = None,
     unfinished: bool = False,
     batch_size: int = 64,
+    device: str = "auto",
 ) -> None:
     """Score runs while the number of slots varies: one row per image, number of slots and metric, beside each run.
 
@@ -155,6 +156,7 @@ def evaluate(
         csv: also write all rows here
         unfinished: evaluate the newest checkpoint of runs that are still training, too
         batch_size: scenes scored between two savings; changes no row
+        device: where models run: auto (a GPU if there is one), cpu, cuda or mps
     """
     from slotnorm.evaluation.rows import Rows
     from slotnorm.runtime import allocator
@@ -163,7 +165,7 @@ def evaluate(
     allocator.keep_freed_memory()
     planned = plan_evaluations(
         runs, dataset, slots=slots, objects=objects, scenes=scenes, data=data, unfinished=unfinished,
-        batch_size=batch_size,
+        batch_size=batch_size, device=device,
     )  # fmt: skip
     made = []
     for evaluation in planned:
@@ -180,6 +182,7 @@ def report(
     data: Path | None = None,
     models: bool = True,
     rows: bool = True,
+    device: str = "auto",
 ) -> None:
     """Draw the figures and tables of the paper from evaluated runs, with pictures, diagnostics and its claims.
 
@@ -189,11 +192,12 @@ def report(
         data: folder of the built set, or of its splits, when it is not in the cache
         models: run the models for pictures and diagnostics that are not kept beside the runs yet
         rows: write all rows as rows.csv.gz
+        device: where models run: auto (a GPU if there is one), cpu, cuda or mps
     """
     from slotnorm.report.prose import headline
     from slotnorm.report.writing import write_report
 
-    made = write_report(runs, out, data=data, models=models, rows=rows)
+    made = write_report(runs, out, data=data, models=models, rows=rows, device=device)
     print(headline(made))
     print(f"report: {out / 'report.md'}")
     print(f"page: {out / 'index.html'}")
@@ -209,6 +213,7 @@ def reproduce(
     slots: Slots = None,
     jobs: int | None = None,
     data: Path | None = None,
+    device: str = "auto",
 ) -> None:
     """Everything for one figure or table of the paper: train what is missing, evaluate, report.
 
@@ -220,8 +225,9 @@ def reproduce(
         steps: train for fewer steps than the recipe says
         scenes: how many test scenes are scored (default: the experiment's)
         slots: numbers of slots to evaluate, as 3:24 (both included) or 5,10,15 (default: the experiment's)
-        jobs: single-threaded trainings side by side (default: one a core)
+        jobs: single-threaded trainings side by side (default: one per core)
         data: folder of the built set, or of its splits, when it is not in the cache
+        device: where models run: auto (a GPU if there is one), cpu, cuda or mps
     """
     from slotnorm.cli.reproduction import Reproduction, reproduce
     from slotnorm.report.prose import headline
@@ -229,7 +235,7 @@ def reproduce(
 
     allocator.keep_freed_memory()
     out = Path(f"reproduce-{name}") if out is None else out
-    made = reproduce(Reproduction(name, out, norms, seeds, steps, scenes, slots, jobs, data))
+    made = reproduce(Reproduction(name, out, norms, seeds, steps, scenes, slots, jobs, data, device))
     print(headline(made))
     print(f"report: {out / 'report' / 'report.md'}")
     print(f"page: {out / 'report' / 'index.html'}")
@@ -243,6 +249,7 @@ def segment(
     seed: int = 0,
     backbone: str | None = None,
     weights: str | None = None,
+    device: str = "auto",
 ) -> None:
     """Segment an image, or all of a folder, with a trained model: label map, overlay, cut-outs and a JSON each.
 
@@ -255,11 +262,12 @@ def segment(
         backbone: for models of features, the network that makes them: a name of timm, a bundled name, run:FOLDER or a
             .safetensors file
         weights: of the backbone, a file or hub
+        device: where models run: auto (a GPU if there is one), cpu, cuda or mps
     """
     from slotnorm.report.segmenter import Segmenter, segment
     from slotnorm.training.loading import load
 
-    model = load(run)
+    model = load(run, device)
     protocol = model.experiment.recipe.protocol if model.experiment else "paper"
     network = None if backbone is None else open_backbone(backbone, weights, protocol=protocol)
     for line in segment(image, Segmenter(model, slots, seed, network), out):
@@ -270,6 +278,7 @@ def demo(
     out: Path = Path("slotnorm-demo"),
     open_: Annotated[bool, Argument(name="open")] = False,
     scenes: int = 320,
+    device: str = "auto",
 ) -> None:
     """See the paper's effect in a minute: trained models of each normalization with more and more slots; no network.
 
@@ -277,6 +286,7 @@ def demo(
         out: where the HTML page goes
         open_: show the page in a browser
         scenes: how many new scenes of each test set are looked at
+        device: where models run: auto (a GPU if there is one), cpu, cuda or mps
     """
     import torch
 
@@ -286,7 +296,7 @@ def demo(
     allocator.keep_freed_memory()
     torch.set_num_threads(1)  # on pictures this small a second thread waits more than it works
     prepare(out)
-    found = run_demo(scenes)
+    found = run_demo(scenes, device=device)
     show_demo(found)
     page = write_demo_page(found, out)
     print(f"page: {page}")

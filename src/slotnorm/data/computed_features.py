@@ -18,6 +18,7 @@ from slotnorm.data.manifest import MANIFEST, Field, read_manifest
 from slotnorm.data.resize import resize
 from slotnorm.data.scenes import BACKBONE, Column, Scenes
 from slotnorm.errors import DamagedFile, NonFinite, UserError
+from slotnorm.runtime.devices import choose_device
 from slotnorm.storage import files, seals
 from slotnorm.storage.seals import canonical, digest, write_sealed
 
@@ -88,7 +89,7 @@ def open_feature_set(folder: Path) -> Scenes:
     if scenes.fingerprint != content["fingerprint_of_images"]:
         raise DamagedFile(f"{scenes.directory} is not the set that {folder} was made for; make it again")
     backbone = timm_backbone(content["backbone"], folder / BACKBONE, content["norm"], content["protocol"])
-    backbone.to("cuda" if torch.cuda.is_available() else "cpu")
+    backbone.to(choose_device())
     opened = attach_features(scenes, backbone, content["sha256_of_file"])
     opened.manifest["files"]["features"]["file"] = str((folder / BACKBONE).resolve())
     return opened

@@ -19,6 +19,7 @@ from slotnorm.data.cache import cache_folder, set_folder
 from slotnorm.data.resize import resize
 from slotnorm.data.scenes import Scenes
 from slotnorm.errors import UserError
+from slotnorm.runtime.devices import choose_device
 from slotnorm.runtime.progress import Progress
 
 _log = logging.getLogger(__name__)
@@ -30,7 +31,7 @@ def compute(
     scenes: Scenes,
     backbone: FrozenBackbone,
     out: str | Path | None = None,
-    device: str | torch.device | None = None,
+    device: str | torch.device = "auto",
     batch_size: int = 32,
 ) -> Scenes:
     """Build the set of `backbone`'s features of all `scenes` in `out` (default: NAME-features beside the set NAME).
@@ -42,14 +43,14 @@ def compute(
     if batch_size < 1:
         raise UserError(f"batch size {batch_size} must be positive")
     directory = default_folder(scenes) if out is None else Path(out)
-    device = _usable(device)
+    chosen = choose_device(device)
     fields = _fields(scenes, backbone)
     _log.info(f"{estimate(len(scenes), fields)} in {directory}")
     provenance = described(_source(scenes), backbone)
     protocol, names = scenes.manifest["protocol"], scenes.manifest["properties"]
     with Builder(directory, fields, len(scenes), provenance, protocol, names) as builder:
         if not builder.finished:
-            backbone.to(device)
+            backbone.to(chosen)
             with Progress("scenes", len(scenes), done=builder.done) as progress:
                 for start in range(builder.done, len(scenes), batch_size):
                     positions = np.arange(start, min(start + batch_size, len(scenes)))
@@ -78,18 +79,6 @@ def default_folder(scenes: Scenes) -> Path:
         raise UserError(f"{scenes.directory} does not lie in the cache folder: say with --out where the features go")
     name, protocol, split = directory.parts[-3:]
     return set_folder(name + SUFFIX, split, protocol)
-
-
-def _usable(device: str | torch.device | None) -> torch.device:
-    """The device by name, or a GPU if there is one."""
-    if device is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(f"device {str(device)!r} cannot be used ({reason}); give cpu, or leave it out") from error
-    return torch.device(device)
 
 
 def _source(scenes: Scenes) -> dict[str, Any]:

@@ -25,6 +25,7 @@ The header's "mass" holds pairs of true and read-off masses for a scatter plot. 
 the mass are read by the same formula, as if they were weighted sums: what comes out is not the mass, and that is shown.
 """
 
+import copy
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -43,7 +44,7 @@ from slotnorm.evaluation.measurement import VISIBLE
 from slotnorm.evaluation.rows import Rows
 from slotnorm.models import SlotModel
 from slotnorm.normalization import BatchNorm
-from slotnorm.slot_attention import Iteration
+from slotnorm.slot_attention import SlotAttention
 from slotnorm.theory.mass import recover_mass, value_offset
 
 SOURCE = "diagnosis"
@@ -80,12 +81,12 @@ def diagnose(
 
     `factors` are the columns that say which run and set this is: run, norm, seed, dataset, ...
     """
-    decomposer = Decomposer(model, scenes, iterations)
+    decomposer, layer = Decomposer(model, scenes, iterations), _layer_on_cpu(model)
     images, pairs, statistics, decoded = {}, {}, {}, {}
     with evaluating(model):
         groups = decomposer.groups(np.arange(len(scenes), dtype=np.int64))
         for k in sorted({*slots, train_slots}):
-            measured = [_measure(decomposer, group, k) for group in groups]
+            measured = [_measure(decomposer, layer, group, k) for group in groups]
             images[k] = _in_order({name: [getattr(part, name) for part in measured] for name in _PER_IMAGE}, groups)
             pairs[str(k)] = _pairs(measured)
             statistics[k] = _moments(torch.stack([part.sums for part in measured]).sum(0))
@@ -94,7 +95,7 @@ def diagnose(
             decomposer.require_memory(k)
             parts = [_decode(decomposer, group, k) for group in groups]
             decoded[k] = _in_order({name: [part[name] for part in parts] for name in parts[0]}, groups)
-        refused = _refusal(model)
+        refused = _refusal(layer)
     factors |= {"iterations": decomposer.iterations, "train_slots": train_slots}
     at_training, reference = images[train_slots]["update_norm"].mean(), _reference(model, statistics[train_slots])
     made = [rows for k in images for rows in _image_rows({**factors, "slots": k}, scenes, images[k], at_training)]
@@ -105,34 +106,37 @@ def diagnose(
     return Rows.concat(made, {"version": VERSION, "mass": mass})
 
 
-def _measure(decomposer: Decomposer, group: NDArray[np.int64], slots: int) -> _Measured:
+def _layer_on_cpu(model: SlotModel) -> SlotAttention:
+    """The model's layer for what is made of its codes in float64, which not every device has."""
+    layer = model.slot_attention
+    return layer if model.device.type == "cpu" else copy.deepcopy(layer).cpu()
+
+
+def _measure(decomposer: Decomposer, layer: SlotAttention, group: NDArray[np.int64], slots: int) -> _Measured:
     """What the slot attention does to a group of scenes, blanks left out; nothing is decoded."""
-    layer, present = decomposer.model.slot_attention, torch.from_numpy(group >= 0)
+    present = torch.from_numpy(group >= 0)
     _, tokens = decomposer.encode(group)
     noise = decomposer.scene_noise(0, group, slots)
-    trace = layer.trace(tokens[present], noise=noise[present], iterations=decomposer.iterations)
-    first, last = trace[0].aggregate.sums.double(), trace[-1]
-    share = last.attention.double().mean(dim=-1)
-    told = _read_mass(decomposer.model, last, tokens.shape[1])
+    attend = decomposer.model.slot_attention
+    trace = attend.trace(tokens[present], noise=noise[present], iterations=decomposer.iterations)
+    first, last = trace[0].aggregate.sums.cpu().double(), trace[-1]
+    share, updates = last.attention.cpu().double().mean(dim=-1), last.updates.cpu()
+    told = _read_mass(layer, updates, tokens.shape[1])
     error = torch.full((len(share),), torch.nan, dtype=torch.float64)
     if told is not None and layer.normalization.keeps_mass:
         error = (told - share).abs().amax(dim=1)
     moments = torch.stack([first.new_tensor(float(first.numel())), first.sum(), first.square().sum()])
-    norms, occupied = last.updates.norm(dim=-1).mean(dim=-1).double(), (share >= OCCUPIED).sum(dim=-1).double()
-    return _Measured(
-        norms.cpu(), occupied.cpu(), error.cpu(), share.cpu(), None if told is None else told.cpu(), moments.cpu()
-    )
+    norms, occupied = updates.norm(dim=-1).mean(dim=-1).double(), (share >= OCCUPIED).sum(dim=-1).double()
+    return _Measured(norms, occupied, error, share, told, moments)
 
 
 def _decode(decomposer: Decomposer, group: NDArray[np.int64], slots: int) -> dict[str, Tensor]:
     """Who holds the background in a group of scenes, blanks left out, by the model's masks."""
     present = torch.from_numpy(group >= 0)
-    inputs, tokens = decomposer.encode(group)
+    _, tokens = decomposer.encode(group)
     made = decomposer.decompose(tokens, decomposer.scene_noise(0, group, slots), reconstruct=False)
-    masks, true = made.masks[present], decomposer.read("labels", group).to(inputs.device)[present]
-    visible = count_visible(comparable_labels(masks, true)[0])
-    background = measure_background(masks, true)
-    return {VISIBLE: visible.cpu(), **{name: values.cpu() for name, values in background.items()}}
+    masks, true = made.masks[present].cpu(), decomposer.read("labels", group)[present]
+    return {VISIBLE: count_visible(comparable_labels(masks, true)[0]), **measure_background(masks, true)}
 
 
 def _in_order(
@@ -147,21 +151,19 @@ def _in_order(
     return values
 
 
-def _read_mass(model: SlotModel, last: Iteration, num_tokens: int) -> Tensor | None:
+def _read_mass(layer: SlotAttention, updates: Tensor, num_tokens: int) -> Tensor | None:
     """Masses as shares of the tokens read off the codes; of codes that lose it, as if they were weighted sums."""
-    layer = model.slot_attention
     try:
         if layer.normalization.keeps_mass:
-            return recover_mass(layer, last.updates.double(), num_tokens) / num_tokens
+            return recover_mass(layer, updates.double(), num_tokens) / num_tokens
         offset = value_offset(layer)
-        return last.updates.double() @ offset / offset.square().sum()
+        return updates.double() @ offset / offset.square().sum()
     except UserError:  # a plugin's codes, or parameters that Proposition 2 leaves out: `_refusal` says which
         return None
 
 
-def _refusal(model: SlotModel) -> str:
+def _refusal(layer: SlotAttention) -> str:
     """Why the mass cannot be read off at all; empty when it can."""
-    layer = model.slot_attention
     try:
         value_offset(layer)
         if layer.normalization.keeps_mass:

@@ -260,7 +260,7 @@ class Evaluation:
                 noise = self.decomposer.scene_noise(self.seed, group, number)
                 measured = self.measurement.measure(inputs, tokens, labels, noise)
                 for place, column in enumerate(self.columns):
-                    row[:, place] = measured.values[column].double().cpu().numpy()[present]
+                    row[:, place] = measured.values[column].cpu().double().numpy()[present]
                 if measured.predictions is not None:
                     predictions[number] = measured.predictions.float().cpu().numpy()[present]
         required = [place for place, column in enumerate(self.columns) if column in self.measurement.finite]

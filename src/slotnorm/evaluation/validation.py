@@ -90,13 +90,18 @@ def _measure_all(
                 noise = _draw_noise(model, scenes, positions, experiment, k)
                 measured = measurement.measure(inputs, tokens, labels, noise)
                 for row, column in zip(values[k], measurement.columns, strict=True):
-                    row[positions] = measured.values[column].to(row)
+                    row[positions] = _as(row, measured.values[column])
                 if measured.predictions is not None:
                     if k not in predictions:
                         predictions[k] = values[k].new_zeros(len(scenes), *measured.predictions.shape[1:])
-                    predictions[k][positions] = measured.predictions.to(predictions[k])
+                    predictions[k][positions] = _as(predictions[k], measured.predictions)
     ranks.sum_([*values.values(), *predictions.values()])  # the others' places are zero
     return values, predictions
+
+
+def _as(wanted: Tensor, values: Tensor) -> Tensor:
+    """Values of the device and type that are wanted; moved first, since not every device has float64."""
+    return values.to(wanted.device).to(wanted.dtype)
 
 
 def _draw_noise(

@@ -105,7 +105,7 @@ def matching_loss(predictions: Tensor, targets: Tensor) -> Tensor:
     shape = (predictions.shape[0], predictions.shape[1], *targets.shape[1:])
     costs = huber_loss(predictions[:, :, None].expand(shape), targets[:, None].expand(shape), reduction="none").mean(-1)
     # a cost that is not finite must reach the loss, where it is noticed, and not stop the matching
-    table = costs.detach().double().nan_to_num(nan=1e30, posinf=1e30, neginf=1e30).cpu().numpy()
+    table = costs.detach().cpu().double().nan_to_num(nan=1e30, posinf=1e30, neginf=1e30).numpy()
     pairs = [linear_sum_assignment(image) for image in table]
     index = [(torch.as_tensor(slots), torch.as_tensor(objects)) for slots, objects in pairs]
     matched = torch.stack([costs[image, slots, objects] for image, (slots, objects) in enumerate(index)])

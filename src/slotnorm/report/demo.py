@@ -73,11 +73,11 @@ class Demo:
         return [one for one in drawn if one.metric in CHARTED and one.against == "slots" and one.datasets == (few,)]
 
 
-def run_demo(num: int, folder: Path | None = None) -> Demo:
+def run_demo(num: int, folder: Path | None = None, device: str = "auto") -> Demo:
     """Evaluate the models of `folder` (None: the bundled ones) on `num` new scenes of each of their test sets."""
     if num < 2:
         raise UserError(f"--scenes {num} is too few: ask for 2 or more")
-    models = [load(path) for path in bundled_files(folder)]
+    models = [load(path, device) for path in bundled_files(folder)]
     experiment = models[0].experiment
     assert experiment is not None
     trained = experiment.slots

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
+
 from slotnorm.data.scenes import Scenes
 from slotnorm.errors import DamagedFile, UserError
 from slotnorm.evaluation.diagnosis import VERSION, diagnose
@@ -45,6 +47,8 @@ class Inspector:
     run_models: bool = True
     data: Path | None = None
     """Folder of the built set, or of its splits, when it is not in the cache."""
+    device: str | torch.device = "cpu"
+    """Where models run."""
 
     def illustrate(self, section: Section) -> tuple[Illustration | None, list[str]]:
         """Examples of the median run of each normalization on the set with the most objects, and what is missing."""
@@ -144,7 +148,7 @@ class Inspector:
     def _model(self, run: RunScores) -> SlotModel:
         """The run's model, of the weights that its rows were made with."""
         folder = Path(run.facts["path"])
-        model = load(folder)
+        model = load(folder, self.device)
         if fingerprint(model.state_dict()) != run.facts["weights"]:
             raise UserError(
                 f"the weights in {folder} are not those that were evaluated; run `slotnorm eval {folder}` again"

@@ -88,6 +88,8 @@ class Segmenter:
             raise UserError(f"{num_slots} slots are not possible: a label map of 8 bits takes 1 to {MOST_SLOTS}")
         self.model, self.num_slots, self.seed = model.eval(), num_slots, seed
         self.backbone = _checked_backbone(model, backbone)
+        if self.backbone:
+            self.backbone.to(model.device)
         self.size: int = self.backbone.size if self.backbone else model.input_shape[0]
 
     @cached_property
@@ -113,7 +115,7 @@ class Segmenter:
             on_device = torch.from_numpy(noise).to(self.model.device)
             made = self.model(self._inputs(pixels), noise=on_device, reconstruct=False)
             labels = scaled_labels(as_maps(made.masks).cpu(), image.height, image.width)[0]
-            masses = made.attention[0].double().sum(dim=1).cpu()
+            masses = made.attention[0].cpu().double().sum(dim=1)
         return Segmentation(image, labels.to(torch.uint8).numpy(), masses.numpy(), made.attention.shape[-1], self.size)
 
     def _prepared(self, image: Image.Image) -> NDArray[np.uint8]:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from slotnorm import __version__
 from slotnorm.errors import DamagedFile, UserError
 from slotnorm.evaluation.rows import Rows
@@ -29,6 +31,7 @@ from slotnorm.report.prose import claims_page, report_page
 from slotnorm.report.reading import Material, find_folders, read
 from slotnorm.report.safe_names import file_name
 from slotnorm.report.scores import RunScores
+from slotnorm.runtime.devices import choose_device
 from slotnorm.runtime.progress import Progress
 from slotnorm.storage import files
 from slotnorm.storage.seals import read_sealed, write_sealed
@@ -41,19 +44,27 @@ _PICTURED_SLOTS = 6
 
 
 def write_report(
-    paths: Iterable[str | Path], out: str | Path, *, data: Path | None = None, models: bool = True, rows: bool = True
+    paths: Iterable[str | Path],
+    out: str | Path,
+    *,
+    data: Path | None = None,
+    models: bool = True,
+    rows: bool = True,
+    device: str | torch.device = "auto",
 ) -> Report:
     """Read runs and write everything about them to the folder `out`.
 
     `models` False runs none, and shows only pictures and diagnostics that were kept beside the runs; `rows` False
-    leaves out rows.csv.gz. `data` is where scenes are, if not in the cache.
+    leaves out rows.csv.gz. `data` is where scenes are, if not in the cache. Models run on `device` (auto, cpu, cuda or
+    mps).
     """
+    chosen = choose_device(device)
     require_folder(Path(out))  # before models run for long
     with PackedRows() as packed:
         material = _read(paths, packed if rows else None)
         for one in material.left_out:
             _log.warning(f"left out: {one.path}: {one.reason}")
-        inspector = Inspector(models, data)
+        inspector = Inspector(models, data, chosen)
         with Progress("sections", len(material.sections)) as progress:
 
             def diagnose(section: Any) -> Any:

@@ -61,12 +61,18 @@ class Ranks:
 
 
 @contextlib.contextmanager
-def joined() -> Iterator[Ranks]:
-    """Join the processes that torchrun started, if it did, and leave them at the end of the block."""
+def joined(device: torch.device) -> Iterator[Ranks]:
+    """Join the processes that torchrun started, if it did, and leave them at the end of the block.
+
+    Of CUDA GPUs without a number each process on a machine takes its own.
+    """
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
-    on_gpu = torch.cuda.is_available()
-    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if on_gpu else torch.device("cpu")
+    on_gpu = device.type == "cuda"
+    if world_size > 1 and device.type not in ("cpu", "cuda"):
+        raise UserError(f"{world_size} processes cannot train together on {device}; give --device cpu, or start one")
     if on_gpu:
+        if str(device) == "cuda":
+            device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.backends.cudnn.deterministic = True  # a resumed run must have the bits of an unbroken one
     if world_size == 1:
         yield Ranks(0, 1, device)

@@ -23,6 +23,8 @@ class Training:
     """Processes that read batches ahead."""
     validate_slots: tuple[int, ...] | None = None
     """Numbers of slots that validation scores, as 5 15 or 3:7 (default: K and three times it)."""
+    device: str = "auto"
+    """Where it computes: auto (a GPU if there is one), cpu, cuda or mps."""
     log: tuple[str, ...] = ()
     """Who is told of the training, besides metrics.jsonl and pictures."""
 
@@ -44,6 +46,8 @@ def words(training: Training, file: Path) -> list[str]:
         options += ["--data", str(training.data)]
     if training.validate_slots is not None:
         options += ["--validate-slots", *map(str, training.validate_slots)]
+    if training.device != "auto":
+        options += ["--device", training.device]
     if training.log:
         options += ["--log", *training.log]
     return options

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from slotnorm.data import load
@@ -24,6 +25,7 @@ from slotnorm.evaluation.rows import MISSING, Rows
 from slotnorm.evaluation.scoring import SLOTS, Evaluation, Scores
 from slotnorm.experiments import EvaluationSet, Study, evaluation_set, evaluation_sets, studies
 from slotnorm.metrics import all_metrics
+from slotnorm.runtime.devices import choose_device
 from slotnorm.runtime.progress import Progress
 from slotnorm.storage import files
 from slotnorm.storage.seals import read_sealed, write_sealed
@@ -212,20 +214,22 @@ def plan_evaluations(
     data: str | Path | None = None,
     unfinished: bool = False,
     batch_size: int = 64,
+    device: str | torch.device = "auto",
 ) -> list[RunEvaluation]:
     """What to evaluate: the runs at `paths` (each a run or a folder of runs) on a set; nothing is computed yet.
 
     `dataset` None is the test sets of the run's study; else a set's name (clevr6), or a dataset's (clevr: its widest
     set); with `data`, a folder, any name will do. `objects` (fewest, most) filters. `scenes` is how many are scored
     and `slots` the numbers of slots; None is what the study says. Runs that are still training are left out,
-    unless `unfinished`.
+    unless `unfinished`. Models are moved to `device` (auto, cpu, cuda or mps).
     """
+    chosen = choose_device(device)
     asked = None if slots is None else tuple(slots)
     runs = _finished_runs(find(paths), unfinished)
     planned = []
     for run in runs:
         tests = _tests(run, dataset, objects, data)
-        model = run.model()
+        model = run.model().to(chosen)
         numbers = asked if asked is not None else tuple(k for k in _slots(run) if model.takes(k)) or _slots(run)
         for test in tests:  # an Evaluation refuses what cannot be, before hours are spent
             evaluation = Evaluation(model, _open_scenes(run, test, objects, scenes, data), numbers)

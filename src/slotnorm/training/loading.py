@@ -3,28 +3,36 @@
 import logging
 from pathlib import Path
 
+import torch
+
 from slotnorm.errors import UserError, nearest
 from slotnorm.models import weights
 from slotnorm.models.bundled import bundled_file, bundled_names
 from slotnorm.models.parts import SlotModel
+from slotnorm.runtime.devices import choose_device
 from slotnorm.training.runs import Run, is_run
 
 _log = logging.getLogger(__name__)
 
 
-def load(source: str | Path) -> SlotModel:
+def load(source: str | Path, device: str | torch.device = "cpu") -> SlotModel:
     """The model of a run's folder, of a .safetensors file, or of a bundled name such as "toy-batch_norm".
 
     Of a folder it is the newest whole checkpoint or, where there are none, the weights that were exported into it. The
-    model is in evaluation mode, and `model.experiment` says what it was trained for and how.
+    model is in evaluation mode, on `device` (auto, cpu, cuda or mps), and `model.experiment` says what it was trained
+    for and how.
     """
+    return _read(source).to(choose_device(device))
+
+
+def _read(source: str | Path) -> SlotModel:
     path = Path(source)
     if is_run(path):
         return _of_run(path)
     if path.is_file():
         return weights.restore(weights.unpack(path), path)
     if str(source) in bundled_names():
-        return load(bundled_file(str(source)))
+        return _read(bundled_file(str(source)))
     raise UserError(_refusal(path))
 
 
@@ -32,7 +40,7 @@ def _of_run(path: Path) -> SlotModel:
     run = Run.open(path)
     exported = sorted(path.glob("*.safetensors"))
     if exported and not run.checkpoints.is_dir():
-        return load(exported[0])
+        return _read(exported[0])
     model = run.model()
     if not (standing := run.standing()).finished:
         _log.info(f"note: {path} is {standing}; its newest whole checkpoint is used")

@@ -20,6 +20,7 @@ from slotnorm.evaluation.validation import decompose, validate, validated_slots
 from slotnorm.models import SlotModel
 from slotnorm.models.building import require_parts
 from slotnorm.models.weights import Weights
+from slotnorm.runtime.devices import choose_device
 from slotnorm.runtime.progress import Progress
 from slotnorm.runtime.ranks import Ranks, joined
 from slotnorm.runtime.signals import Stop
@@ -54,14 +55,16 @@ def train(
     workers: int = 0,
     observers: Sequence[str | Observer] = (),
     validate_slots: Sequence[int] | None = None,
+    device: str | torch.device = "auto",
 ) -> Run:
     """Train an experiment in `into/NAME-NORM-SEED`, from the start or its newest whole checkpoint; returns the run.
 
     `data` is a folder of the built set's splits, or of one set, when it is not in the cache; `workers` read batches
     ahead; `observers`, by name or as instances, are told how it goes (training/observers.py). `validate_slots` are the
     K that are validated; None is the training K and three times it, as far as the model takes them (a search that must
-    not see other K gives its own). Under torchrun every process calls this and the first one writes. SIGINT, SIGTERM
-    and SIGHUP save at the step in progress and raise `Interrupted`.
+    not see other K gives its own). `device` is auto, cpu, cuda or mps (runtime/devices.py). Under torchrun every
+    process calls this and the first one writes. SIGINT, SIGTERM and SIGHUP save at the step in progress and raise
+    `Interrupted`.
     """
     if not isinstance(experiment, Experiment):
         raise UserError(f"an experiment is needed, not {experiment!r}; slotnorm.experiment(NAME) makes one")
@@ -69,12 +72,12 @@ def train(
     for number in validate_slots or ():
         if number < 1:
             raise UserError(f"--validate-slots has {number}, but a model needs one slot or more")
-    told = make_observers(observers)
+    told, chosen = make_observers(observers), choose_device(device)
     path = Path(into) / experiment.run_name
     if finished := _finished(path, experiment):
         return finished
     with contextlib.ExitStack() as stack:
-        ranks = stack.enter_context(joined())
+        ranks = stack.enter_context(joined(chosen))
         if ranks.first:
             stack.callback(_remove_if_empty, path)
             lock = stack.enter_context(files.Lock(path))
