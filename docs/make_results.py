@@ -24,6 +24,7 @@ from slotnorm.report.curves import figures
 from slotnorm.report.drawing import draw
 from slotnorm.report.effects import ALL, PROPOSED_LESS_OTHERS, shown_interval
 from slotnorm.report.effects import to_markdown as effects_table
+from slotnorm.report.pictures import scene_strip
 from slotnorm.report.prose import claims_table
 from slotnorm.report.reading import find_folders
 from slotnorm.report.scores import RunScores, spread
@@ -41,7 +42,8 @@ PAGES = (
 )
 CURVES = RESULTS / "curves.csv"
 EFFECT = RESULTS / "effect.csv"
-MAIN_FIGURE = "toy-main.png"
+MAIN_STUDY = "toy"  # whose pictures open the README
+STRIP, STRIP_SCENES = ("weighted_mean", "batch_norm"), 6
 KEPT = ("experiment.json", "metrics.jsonl", "rows", "diagnosis", "examples")
 TOLD = {
     "toy-features-4-5": "On frozen features ([12 runs](docs/results/features.md))",
@@ -162,11 +164,18 @@ def _runs(contents: SectionContents) -> str:
     return _table(lines)
 
 
-def main_figure(report: Report, study: str) -> bytes:
-    """The first figure of a study with the main normalizations alone, as PNG."""
-    (section,) = (one.section for one in report.sections if one.section.study == study)
+def main_figure(contents: SectionContents) -> bytes:
+    """F-ARI against the number of slots on the set with few objects, the main normalizations alone, as PNG."""
+    section = contents.section
     chosen = dataclasses.replace(section, runs=tuple(run for run in section.runs if run.norm in MAIN))
-    return draw(figures(chosen)[0])["png"]
+    figure = figures(chosen)[0]
+    return draw(dataclasses.replace(figure, rows=((figure.rows[0][0],),)))["png"]
+
+
+def main_strip(contents: SectionContents) -> bytes:
+    """The first scenes with three times the training K: the baseline beside batch norm, as PNG."""
+    assert contents.illustration is not None
+    return scene_strip(contents.illustration, STRIP, 3 * contents.section.train_slots, range(STRIP_SCENES))
 
 
 def _claims(report: Report) -> str:
@@ -216,7 +225,9 @@ def main() -> None:
         for picture in sorted([*out.glob("figures/*.png"), *out.glob("pictures/*.png")]):
             if any(f"results/{picture.name}" in page.read_text(encoding="utf-8") for page in PAGES):
                 shutil.copy(picture, PICTURES / picture.name)
-    (PICTURES / MAIN_FIGURE).write_bytes(main_figure(report, "toy"))
+    (opening,) = (one for one in report.sections if one.section.study == MAIN_STUDY)
+    (PICTURES / f"{MAIN_STUDY}-main.png").write_bytes(main_figure(opening))
+    (PICTURES / f"{MAIN_STUDY}-strip.png").write_bytes(main_strip(opening))
     parts = made(report)
     for page in PAGES:
         page.write_text(fill(page.read_text(encoding="utf-8"), parts), encoding="utf-8")

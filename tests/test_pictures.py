@@ -16,7 +16,7 @@ from slotnorm.evaluation.examples import LARGEST_SIDE, Examples, make_examples
 from slotnorm.evaluation.label_maps import as_maps
 from slotnorm.models import build
 from slotnorm.report.coloring import APART, match_colors, oklab, scene_palettes
-from slotnorm.report.pictures import Illustration, illustrate, slots_table, visual_table
+from slotnorm.report.pictures import Illustration, illustrate, scene_strip, slots_table, visual_table
 from slotnorm.training.pictures import palette, soft_segmentation
 
 SIDE = 12
@@ -164,6 +164,15 @@ def test_without_reconstructions_the_segmentation_lies_over_the_frame(illustrati
     frames = illustration.any.images
     assert frames is not None
     np.testing.assert_allclose(over.segmentation("batch_norm", 9), 0.7 * soft + 0.3 * frames, atol=0.51)
+
+
+def test_the_strip_has_a_row_for_the_input_and_one_for_each_chosen_variant(illustration: Illustration) -> None:
+    norm = list(illustration.examples)[-1]
+    sheet = pixels(scene_strip(illustration, [norm], 9, [1, 0]))
+    assert sheet.shape == (26 + 2 * 136 + 4, 96 + 2 * 136 + 12, 3)
+    y, x = 26 + 3 * 132 // 12, 96 + 136 + 3 * 132 // 12  # the first object of the second tile, which is scene 0
+    assert sheet[y, x].tolist() == [80] * 3
+    assert sheet[y + 136, x].tolist() == np.rint(255 * illustration.palettes[0, 1]).astype(int).tolist()
 
 
 def test_the_table_over_slots_has_a_row_for_each_variant_and_a_column_for_each_k(illustration: Illustration) -> None:

@@ -125,14 +125,28 @@ def slots_table(illustration: Illustration, slots: Sequence[int], scene: int) ->
     return _sheet(["Input, truth", *(f"K = {k}" for k in slots)], rows, len(rows))
 
 
-def _sheet(heads: Sequence[str], rows: Sequence[tuple[str, Sequence[Pixels | None]]], block: int) -> bytes:
+def scene_strip(illustration: Illustration, norms: Sequence[str], slots: int, scenes: Sequence[int]) -> bytes:
+    """A few scenes side by side as PNG: a row for the input, and one for the segmentation by each of `norms`."""
+    images, appearances = illustration.any.images, looks(illustration.examples)
+    rows: list[tuple[str, list[Pixels | None]]] = []
+    if images is not None:
+        rows.append(("Input", [images[scene] for scene in scenes]))
+    for norm in norms:
+        segmented = illustration.segmentation(norm, slots)
+        rows.append((appearances[norm].label, [segmented[scene] for scene in scenes]))
+    return _sheet([""] * len(scenes), rows, len(rows), line=False)
+
+
+def _sheet(
+    heads: Sequence[str], rows: Sequence[tuple[str, Sequence[Pixels | None]]], block: int, line: bool = True
+) -> bytes:
     """Tiles with words above and beside; after every `block` rows a wider gap, and a line right of the first column."""
     step = _SIDE + GAP
     breaks = (len(rows) - 1) // block
     size = (_LEFT + len(heads) * step + 3 * GAP, _HEAD + len(rows) * step + 3 * GAP * breaks + GAP)
     sheet = Image.new("RGB", size, "white")
     draw = ImageDraw.Draw(sheet)
-    places = [_LEFT + column * step + (2 * GAP if column else 0) for column in range(len(heads))]
+    places = [_LEFT + column * step + (2 * GAP if column and line else 0) for column in range(len(heads))]
     for x, words in zip(places, heads, strict=True):
         draw.text((x + _SIDE / 2, _HEAD / 2), words, fill=TEXT, font=_font(13), anchor="mm")
     for number, (words, tiles) in enumerate(rows):
@@ -141,8 +155,9 @@ def _sheet(heads: Sequence[str], rows: Sequence[tuple[str, Sequence[Pixels | Non
         for x, pixels in zip(places, tiles, strict=True):
             if pixels is not None:
                 sheet.paste(tile(pixels, _SIDE), (x, y))
-    line = places[0] + _SIDE + GAP + 1
-    draw.line([(line, 4), (line, size[1] - GAP)], fill="#9a9a9a")
+    if line:
+        right = places[0] + _SIDE + GAP + 1
+        draw.line([(right, 4), (right, size[1] - GAP)], fill="#9a9a9a")
     return to_png(sheet)
 
 
