@@ -31,7 +31,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def compute_gradients(experiment: Experiment, data: Path, dtype: torch.dtype, out: Path) -> None:
     """Leave the gradients, loss and buffers of this rank's part in one step in a file."""
-    with joined() as ranks:
+    with joined(torch.device("cpu")) as ranks:
         learner = Learner(experiment, ranks)
         learner.model.to(dtype)
         (batch,) = batches(

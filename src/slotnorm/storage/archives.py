@@ -76,7 +76,7 @@ def _array(content: bytes) -> NDArray[Any]:
         return np.asarray(np.lib.format.read_array(io.BytesIO(content), allow_pickle=False))
     end = 10 + int.from_bytes(content[8:10], "little")
     shape, in_columns, dtype = _header(content[:end])
-    array = np.frombuffer(content, dtype, math.prod(shape), end)
+    array = np.frombuffer(content, dtype, math.prod(shape), end).copy()  # of its own: bytes cannot be written to
     return array.reshape(shape, order="F" if in_columns else "C")
 
 

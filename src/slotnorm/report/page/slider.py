@@ -221,7 +221,7 @@ def _compared(slider: Slider) -> _Compared:
     grid = (height, width) if true is None else (int(true.shape[1]), int(true.shape[2]))
     labels = {
         norm: {
-            k: scaled_labels(torch.from_numpy(examples.masks[k]).float(), *grid).numpy().astype(np.uint8)
+            k: scaled_labels(torch.from_numpy(examples.masks[k].astype(np.float32)), *grid).numpy().astype(np.uint8)
             for k in slider.looked_into
         }
         for norm, examples in slider.illustration.examples.items()
