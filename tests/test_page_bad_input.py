@@ -158,7 +158,7 @@ def test_a_set_that_some_normalizations_miss():
 def test_a_set_that_nobody_registered():
     rows = made_up("toy", slots=range(2, 17)).where(dataset="toy7").with_columns(dataset="my scenes")
     parsed = whole(report_of(rows))
-    assert "my scenes (4 to 7 objects, more than in training)" in parsed.text
+    assert "my scenes (5 to 7 objects, more than in training)" in parsed.text
 
 
 def test_runs_without_any_set():
