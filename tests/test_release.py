@@ -107,6 +107,16 @@ def test_what_is_installed_works_and_is_typed(python, tmp_path):
 
 
 @pytest.mark.release
+def test_pip_refuses_an_older_python_in_one_sentence(built):
+    if (older := shutil.which("python3.10")) is None:
+        pytest.skip("there is no python3.10 here")
+    words = [older, "-m", "pip", "install", "--no-deps", "--no-index", "--dry-run", str(built["wheel"])]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "requires a different Python: 3.10" in done.stderr
+
+
+@pytest.mark.release
 def test_the_sdists_own_tests_pass(built, tmp_path):
     with tarfile.open(built["sdist"]) as archive:
         archive.extractall(tmp_path, filter="data")

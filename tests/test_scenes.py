@@ -16,7 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import slotnorm.data.scenes as scenes_module
+from slotnorm.config import SceneSpec
 from slotnorm.data import Builder, Scenes, cache_folder, load, set_folder
+from slotnorm.data.generator import cached
 from slotnorm.data.manifest import FORMAT, Field, checksum
 from slotnorm.errors import DamagedFile, NonFinite, UserError
 from slotnorm.storage import seals
@@ -381,6 +383,39 @@ def test_a_set_is_loaded_from_a_given_folder_or_its_split(tmp_path, arrays):
     )
     with pytest.raises(UserError, match="holds no finished set"):
         load("mine", split="train", directory=tmp_path / "mine")
+
+
+@pytest.mark.parametrize("variable", ["SLOTNORM_CACHE", "XDG_CACHE_HOME", "HOME"])
+def test_a_cache_that_cannot_be_written_is_one_sentence(monkeypatch, variable):
+    for name in ("SLOTNORM_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, "/dev/null/no folder")
+    sentence = r"^the cache folder /dev/null/no folder\S* cannot be written \(Not a directory\); set SLOTNORM_CACHE"
+    with pytest.raises(UserError, match=sentence):
+        cached(SceneSpec((1, 2), 16, style="flat"), 2)
+
+
+def test_a_read_only_cache_serves_what_it_has_and_refuses_to_make_more(monkeypatch, tmp_path):
+    monkeypatch.setenv("SLOTNORM_CACHE", str(tmp_path))
+    spec = SceneSpec((1, 2), 16, style="flat")
+    cached(spec, 3)
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # whoever runs the tests may be allowed to do anything
+    assert len(cached(spec, 2)) == 2
+    with pytest.raises(UserError, match=f"the cache folder {tmp_path} cannot be written .it is read-only.; set SLOTN"):
+        cached(spec, 4)
+
+
+def test_without_a_home_the_cache_must_be_named(monkeypatch, tmp_path):
+    def no_home():
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("SLOTNORM_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", no_home)
+    with pytest.raises(UserError, match="^there is no home folder to cache in; set SLOTNORM_CACHE to a folder$"):
+        cache_folder()
+    monkeypatch.setenv("SLOTNORM_CACHE", str(tmp_path))
+    assert cache_folder() == tmp_path
 
 
 def test_the_cache_folder_defaults_to_the_users(monkeypatch, tmp_path):

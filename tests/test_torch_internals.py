@@ -1,10 +1,13 @@
 """Each private name of PyTorch that slotnorm uses is removed in turn: the results stay, up to rounding."""
 
+import re
 import runpy
+from pathlib import Path
 
 import pytest
 import torch
 
+import slotnorm
 from slotnorm import iteration
 from slotnorm.models import convolution
 from slotnorm.runtime import torch_internals
@@ -81,3 +84,10 @@ def test_adam_moves_as_torchs_own_does(monkeypatch, removed):
         expected = expected - 0.01 * (mean / (1 - 0.9**step)) / ((square / (1 - 0.999**step)).sqrt() + 1e-8)
         torch.testing.assert_close(weight.detach().double(), expected, rtol=1e-5, atol=1e-6)
     assert float(optimizer.state["step/weight"]) == 5
+
+
+def test_no_other_file_names_a_private_part_of_torch():
+    source = Path(slotnorm.__file__).parent
+    private = re.compile(r"\btorch\._[A-Za-z]\w*|\btorch\.optim\.adam\b")
+    naming = {path.relative_to(source).as_posix() for path in source.rglob("*.py") if private.search(path.read_text())}
+    assert naming == {"runtime/torch_internals.py", "iteration.py"}

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from slotnorm.data.cache import require_writable
 from slotnorm.data.manifest import MANIFEST
 from slotnorm.data.scenes import Scenes
 from slotnorm.errors import Locked
@@ -27,6 +28,7 @@ def open_or_build(folder: Path, num: int, build: Build) -> Scenes:
     for available in finished:
         if available >= num:
             return Scenes.open(folder / str(available))[:num]
+    require_writable(folder)
     start = Scenes.open(folder / str(finished[-1])) if finished else None
     waiting = False
     while True:
