@@ -158,10 +158,10 @@ def _match(
     """A colour number for each of the masks (K, h, w), or -1: what it covers counts most, then what was before."""
     numbers = [*wanted, *(number for number in before if number not in wanted)]
     score = np.zeros((len(shares), len(numbers)))
-    for column, number in enumerate(numbers):
-        for reference, weight in ((wanted, 1.0), (before, _FOR_THE_SAME_AS_BEFORE)):
-            if number in reference:
-                score[:, column] += weight * _overlap(shares, reference[number])
+    for reference, weight in ((wanted, 1.0), (before, _FOR_THE_SAME_AS_BEFORE)):
+        if reference:
+            columns = [numbers.index(number) for number in reference]
+            score[:, columns] += weight * _overlaps(shares, np.stack(list(reference.values())))
     found = np.full(len(shares), -1, dtype=np.int64)
     for slot, column in zip(*linear_sum_assignment(score, maximize=True), strict=True):
         if score[slot, column] > 0:
@@ -169,9 +169,10 @@ def _match(
     return found
 
 
-def _overlap(shares: NDArray[np.float64], reference: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Intersection over union of soft masks (K, h, w) with one (h, w): (K,)."""
-    common = (shares * reference).sum(axis=(1, 2))
-    union = shares.sum(axis=(1, 2)) + reference.sum() - common
-    overlap: NDArray[np.float64] = common / np.maximum(union, 1e-9)
-    return overlap
+def _overlaps(shares: NDArray[np.float64], references: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Intersection over union of soft masks (K, h, w) with others (R, h, w): (K, R)."""
+    masks, others = shares.reshape(len(shares), -1), references.reshape(len(references), -1)
+    common = np.einsum("kp,rp->kr", masks, others)
+    union = masks.sum(axis=1)[:, None] + others.sum(axis=1) - common
+    overlaps: NDArray[np.float64] = common / np.maximum(union, 1e-9)
+    return overlaps

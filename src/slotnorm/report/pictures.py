@@ -95,11 +95,10 @@ def visual_table(illustration: Illustration, slots: int, scenes: Sequence[int]) 
     appearances = looks(illustration.examples)
     rows: list[tuple[str, list[Pixels | None]]] = []
     images, truth = illustration.any.images, illustration.truth()
+    told = [examples.reconstructions.get(slots) for examples in illustration.examples.values()]
+    segmented = [illustration.segmentation(norm, slots) for norm in illustration.examples]
     for scene in scenes:
-        told = [one.reconstructions.get(slots) for one in illustration.examples.values()]
-        segments: list[Pixels | None] = [
-            illustration.segmentation(norm, slots)[scene] for norm in illustration.examples
-        ]
+        segments: list[Pixels | None] = [drawn[scene] for drawn in segmented]
         true = None if truth is None else truth[scene]
         image = None if images is None else images[scene]
         if any(one is not None for one in told):

@@ -23,6 +23,7 @@ RESAMPLES = 10_000
 LEVEL = 0.95
 FEW_RUNS = 5  # an interval over fewer runs than this is rough
 _SEED = 20240704
+_FEW_TO_SORT = 8
 _AT_ONCE = 1_000  # resamples whose scenes are in memory at full precision
 
 Array = NDArray[Any]
@@ -122,7 +123,7 @@ def run_means(
     filled, everything, counted = np.where(known, flat, 0).astype(dtype), known.all(), known.astype(dtype)
     flat_means = means.reshape(RESAMPLES, -1)
     weights = _scene_weights(dataset, len(images))
-    with _one_thread():
+    with one_thread():
         for start in range(0, RESAMPLES, _AT_ONCE):
             some = weights[start : start + _AT_ONCE].astype(dtype)
             counts = some.sum(axis=1, keepdims=True) if everything else _product(some, counted)
@@ -136,7 +137,7 @@ def _product(left: Array, right: Array) -> Array:
 
 
 @contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """On matrices this narrow a second thread waits more than it works (ten times the CPU time on two busy cores), and
     the order of sums would depend on how many there are."""
     threads = torch.get_num_threads()
@@ -148,15 +149,23 @@ def _one_thread() -> Iterator[None]:
 
 
 def median_over_runs(values: Array, names: Sequence[str]) -> Array:
-    """The median over drawn runs in each resample: values (RESAMPLES, runs) -> (RESAMPLES,).
+    """The median over drawn runs in each resample: values (RESAMPLES, runs, ...) -> (RESAMPLES, ...).
 
     The same runs, by their names, are drawn alike whatever is asked of them.
     """
     runs = len(names)
     if runs == 1:
         return values[:, 0]
-    drawn = np.sort(np.take_along_axis(values, _run_draws(", ".join(names), runs), axis=1), axis=1)
-    return np.asarray((drawn[:, (runs - 1) // 2] + drawn[:, runs // 2]) / 2)
+    drawn = _run_draws(", ".join(names), runs)
+    ordered = [values[np.arange(RESAMPLES), drawn[:, place]] for place in range(runs)]
+    if runs > _FEW_TO_SORT:
+        ordered = list(np.sort(np.stack(ordered), axis=0))
+    else:
+        for last in range(runs - 1, 0, -1):  # neighbours change places: of a few columns far quicker than sorting rows
+            for place in range(last):
+                left, right = ordered[place], ordered[place + 1]
+                ordered[place], ordered[place + 1] = np.minimum(left, right), np.maximum(left, right)
+    return np.asarray((ordered[(runs - 1) // 2] + ordered[runs // 2]) / 2)
 
 
 def _images(scored: SceneScores | None) -> Array:

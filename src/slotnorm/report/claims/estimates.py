@@ -65,9 +65,7 @@ class Resamples:
 
     def _once(self, key: Any, runs: Sequence[RunScores], means: Callable[[], Array]) -> Array:
         if key not in self._kept:
-            names = [run.name for run in runs]
-            drawn = [resampling.median_over_runs(column, names) for column in np.moveaxis(means(), 2, 0)]
-            self._kept[key] = np.stack(drawn, axis=1)
+            self._kept[key] = resampling.median_over_runs(means(), [run.name for run in runs])
             if len(self._kept) > _KEPT:
                 self._kept.popitem(last=False)
         self._kept.move_to_end(key)
@@ -88,8 +86,15 @@ class StudyScores:
         self.section = section.without_failed() if leave_out_failed else section
         self._related, self._leave_out_failed = related, leave_out_failed
         self._resamples = resamples or Resamples()
+        self._sources: dict[str, str] = {}
         self.used = [section]
         """The sections that were asked so far."""
+
+    def source(self, metric: str) -> str:
+        """Where the metric is read from."""
+        if metric not in self._sources:
+            self._sources[metric] = self.all_runs.source(metric)
+        return self._sources[metric]
 
     def related(self, study: str) -> "StudyScores":
         """The section at the same scale that stands for another of the paper's studies."""
@@ -134,7 +139,7 @@ class StudyScores:
 
     def slots(self, metric: str, dataset: str, norms: Iterable[str]) -> list[int]:
         """Every K at which all runs of these normalizations were evaluated."""
-        source, common = self.all_runs.source(metric), None
+        source, common = self.source(metric), None
         for norm in norms:
             for run in self.runs(norm):
                 points = set(run.slots(dataset, metric, source))
@@ -163,7 +168,7 @@ class StudyScores:
         known = self.slots(metric, dataset, (norm,))
         if slots not in known:
             raise Undecided(f"{norm} has no {metric} on {dataset} at {slots} slots")
-        runs, source = self.runs(norm), self.all_runs.source(metric)
+        runs, source = self.runs(norm), self.source(metric)
         draws = self._resamples.over_slots(runs, dataset, metric, source, known)[:, known.index(slots)]
         scenes = all(run.scenes[dataset, source, metric].of_scenes for run in runs)
         return Estimate(_median(runs, dataset, metric, slots, source), draws, len(runs), scenes)
@@ -182,7 +187,7 @@ class StudyScores:
 
     def by_objects(self, norm: str, metric: str) -> dict[int, Estimate]:
         """The metric for each number of objects, at the K of the object panels."""
-        runs, source, slots = self.runs(norm), self.all_runs.source(metric), self.object_slots
+        runs, source, slots = self.runs(norm), self.source(metric), self.object_slots
         home = {
             count: name
             for count, name in sorted(homes(runs, metric, self.all_runs.sets, source).items())
@@ -207,7 +212,7 @@ class StudyScores:
 
     def deviation(self, norm: str, metric: str, dataset: str, slots: int) -> Estimate:
         """The largest deviation of a run from the median; its noise is that of the scenes."""
-        runs, source = self.runs(norm), self.all_runs.source(metric)
+        runs, source = self.runs(norm), self.source(metric)
         value = spread(run.mean(dataset, metric, slots, source=source).value for run in runs)
         if value.runs < len(runs):
             raise Undecided(f"{norm} has no {metric} on {dataset} at {slots} slots")
@@ -217,7 +222,7 @@ class StudyScores:
 
     def single_runs(self, norm: str, metric: str, dataset: str, slots: int) -> list[Estimate]:
         """Every run's own value; its noise is that of the scenes."""
-        runs, source = self.runs(norm), self.all_runs.source(metric)
+        runs, source = self.runs(norm), self.source(metric)
         values = [run.mean(dataset, metric, slots, source=source).value for run in runs]
         if any(value != value for value in values):
             raise Undecided(f"{norm} has no {metric} on {dataset} at {slots} slots")
