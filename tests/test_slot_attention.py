@@ -178,6 +178,20 @@ def test_the_own_backward_gives_the_gradients_of_plain_operations(loss, frozen, 
         torch.testing.assert_close(ours, plain, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.parametrize("numbers_at_once", [1, 40, 150, 300])
+def test_the_tokens_gradient_is_the_same_in_blocks(numbers_at_once, monkeypatch):
+    """Blocks of one token, of some tokens of an image, of one image, of two of three."""
+    layer = make_layer()
+    inputs, start = draw(3, 11, 4, 12)
+    gradients = []
+    for size in (1 << 20, numbers_at_once):
+        monkeypatch.setattr("slotnorm.iteration._NUMBERS_AT_ONCE", size)
+        tokens = inputs.clone().requires_grad_()
+        layer(tokens, slots=start)[0].square().sum().backward()
+        gradients.append(tokens.grad)
+    torch.testing.assert_close(*gradients, rtol=1e-12, atol=1e-12)
+
+
 def test_a_recomputed_forward_gives_the_same_gradients():
     layer = make_layer()
     inputs, start = draw(2, 9, 4, 12)

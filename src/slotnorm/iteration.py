@@ -4,8 +4,8 @@ It needs torch alone. Plain operations under automatic differentiation would giv
 
 - keys and values are never formed: q_k · W_k x_n = (W_kᵀ q_k) · x_n and Σ_n γ_nk W_v x_n = W_v Σ_n γ_nk x_n, so the
   products of N tokens with two matrices become products of K slots;
-- the gradients of tokens and parameters are made once per call, for all iterations together: the backward of an
-  iteration only notes what they are made of, and that of `_Share`, which runs last, adds it up;
+- the gradients of tokens and parameters are added up in one place for all iterations, `_Common`, and handed over by
+  the backward of `_Share`, which runs last;
 - operators are called outside of automatic differentiation, whose bookkeeping is most of the time where tokens are few.
 
 The backward is written in operations that can be differentiated. Where a gradient is to be differentiated again, the
@@ -117,38 +117,46 @@ def without_autocast(tensor: Tensor) -> AbstractContextManager[Any]:
 
 _Parameters = TypeVar("_Parameters", Attending, Updating)
 _Factors = tuple[Tensor, Tensor]
+_NUMBERS_AT_ONCE = 1 << 20  # the tokens' gradient is added up in blocks of 4 MB, which stay in the processor's cache
 
 
 class _Common(Generic[_Parameters]):
-    """What the iterations of one call have in common, and what their backward notes for the gradients of that.
+    """What the iterations of one call have in common, and the parts of its gradients that their backward adds.
 
-    For each shared tensor an iteration notes a part of its gradient; or factors of a part, (rows, outputs) and (rows,
-    inputs); or None for the bias of the map before it, whose part is the sum of those rows; or, for the tokens, a list
-    of factors (B, K, N) and (B, K, D_in). Notes belong to one backward pass: one that is not asked for these gradients
-    never collects its notes, and the next must not find them.
+    A part is itself added to the gradient of a shared tensor; or its factors are given, (rows, outputs) and (rows,
+    inputs); or, for the tokens, a list of factors (B, K, N) and (B, K, D_in), which are multiplied in the end. Parts
+    belong to one backward pass: one that is not asked for these gradients never collects them, and the next must not
+    find them.
     """
 
     def __init__(self, parameters: _Parameters, epsilon: float, present: Tensor | None = None) -> None:
         self.parameters: _Parameters = parameters
         self.epsilon, self.present = epsilon, present
         self._backward_pass = -1
-        self._notes: list[tuple[Any, ...]] = []
+        self._gradients: list[Any] = []
 
-    def note(self, *notes: Tensor | _Factors | list[_Factors] | None) -> None:
-        """What one iteration has for each shared tensor."""
+    def add(self, *parts: Tensor | _Factors | list[_Factors]) -> None:
+        """One iteration's part of the gradient of each shared tensor."""
         self._turn_to_this_pass()
-        self._notes.append(notes)
+        if not self._gradients:
+            self._gradients = [part[0].mT @ part[1] if isinstance(part, tuple) else part for part in parts]
+            return
+        for number, part in enumerate(parts):
+            if isinstance(part, tuple):
+                self._gradients[number].addmm_(part[0].mT, part[1])
+            else:
+                self._gradients[number] += part
 
-    def collect(self) -> list[tuple[Any, ...]]:
-        """For each shared tensor the notes of all iterations, which are then forgotten."""
+    def collect(self) -> list[Any]:
+        """What was added up for each shared tensor, which is then forgotten."""
         self._turn_to_this_pass()
-        notes, self._notes = self._notes, []
-        return list(zip(*notes, strict=True))
+        gradients, self._gradients = self._gradients, []
+        return gradients
 
     def _turn_to_this_pass(self) -> None:
         current = torch._C._current_graph_task_id()
         if current != self._backward_pass:
-            self._backward_pass, self._notes = current, []
+            self._backward_pass, self._gradients = current, []
 
 
 class _Share(torch.autograd.Function):
@@ -157,38 +165,43 @@ class _Share(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, common: _Common[Any], *shared: Tensor) -> Tensor:
         ctx.set_materialize_grads(False)
-        ctx.common = common
+        ctx.common, ctx.number = common, len(shared)
         return shared[0]
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, ...]:
-        needed = ctx.needs_input_grad[1:]
-        gradients: list[Tensor | None] = [None] * len(needed)
-        rows: tuple[Tensor, ...] = ()
-        for number, notes in enumerate(ctx.common.collect()):
-            if isinstance(notes[0], tuple):
-                rows = tuple(torch.cat(factor) for factor in zip(*notes, strict=True))
-            if needed[number]:
-                gradients[number] = _add_up(notes, rows)
+        gradients = ctx.common.collect() or [None] * ctx.number
+        if isinstance(gradients[0], list):
+            with without_autocast(gradients[0][0][0]):
+                gradients[0] = _add_products(gradients[0]) if ctx.needs_input_grad[1] else None
         if gradient is not None:  # what operations on the shared tensor left, when a gradient is differentiated again
             gradients[0] = gradient if gradients[0] is None else gradients[0] + gradient
         return None, *gradients
 
 
-def _add_up(notes: tuple[Any, ...], rows: tuple[Tensor, ...]) -> Tensor:
-    """The gradient of one shared tensor; `rows` are the factors of the last map, of all iterations together."""
-    if notes[0] is None:
-        return rows[0].sum(0)
-    if isinstance(notes[0], Tensor):
-        return sum(notes[1:], start=notes[0])
-    if isinstance(notes[0], tuple):
-        with without_autocast(rows[0]):
-            return rows[0].mT @ rows[1]
-    (left, right), *others = (factors for note in notes for factors in note)
-    with without_autocast(left):
+def _add_products(pairs: list[_Factors]) -> Tensor:
+    """Σ leftᵀ right of (B, K, N) and (B, K, D_in): (B, N, D_in).
+
+    Block by block, so that a block stays in the processor's cache while all products are added to it.
+    """
+    left, right = pairs[0]
+    images, tokens, dim = len(left), left.shape[2], right.shape[2]
+    if torch.is_grad_enabled() or images * tokens * dim <= _NUMBERS_AT_ONCE:
         gradient = torch.bmm(left.mT, right)
-        for left, right in others:
+        for left, right in pairs[1:]:
             gradient.baddbmm_(left.mT, right)
+        return gradient
+    gradient = left.new_empty(images, tokens, dim)
+    images_at_once, tokens_at_once = max(1, _NUMBERS_AT_ONCE // (tokens * dim)), max(1, _NUMBERS_AT_ONCE // dim)
+    for image in range(0, images, images_at_once):
+        some = slice(image, image + images_at_once)
+        for token in range(0, tokens, tokens_at_once):
+            these = slice(token, token + tokens_at_once)
+            block = gradient[some, these]
+            left, right = pairs[0]
+            torch.bmm(left[some, :, these].mT, right[some], out=block)
+            for left, right in pairs[1:]:
+                block.baddbmm_(left[some, :, these].mT, right[some])
     return gradient
 
 
@@ -209,12 +222,12 @@ class _Step(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, for_new: Tensor | None, *for_gathered: Tensor | None) -> tuple[Tensor | None, ...]:
         slots, updates, tokens, new, attention = ctx.saved_tensors
-        of_update, of_attention = ctx.remembered
+        remembered, ctx.remembered = ctx.remembered, None  # to be freed; a second backward does the step again
         for_updates = None
         with without_autocast(slots):  # the loss may be differentiated inside of autocast
-            if torch.is_grad_enabled():
-                redone = _step(slots, updates, tokens, ctx.attending, ctx.updating)
-                new, (attention, _, _), of_update, of_attention = redone
+            if remembered is None or torch.is_grad_enabled():
+                new, (attention, _, _), *remembered = _step(slots, updates, tokens, ctx.attending, ctx.updating)
+            of_update, of_attention = remembered
             if any(part is not None for part in for_gathered):
                 seen = slots if new is None else new
                 for_seen = _attend_backward(seen, tokens, attention, of_attention, ctx.attending, *for_gathered)
@@ -256,7 +269,7 @@ def _attend_backward(
     slots: Tensor, tokens: Tensor, attention: Tensor, remembered: tuple[Tensor, ...], common: _Common[Attending],
     for_attention: Tensor | None, for_sums: Tensor | None, for_mass: Tensor | None,
 ) -> Tensor:  # fmt: skip
-    """The gradient of the slots; what tokens and parameters get is noted."""
+    """The gradient of the slots; what tokens and parameters get is added to what is common."""
     scale, shift, query, key, value = common.parameters
     standard, mean, deviation, queries, probes, gathered = remembered
     for_sums = torch.zeros_like(slots) if for_sums is None else for_sums
@@ -273,7 +286,7 @@ def _attend_backward(
     for_slots, for_scale, for_shift = _standardize_backward(
         for_queries @ query, slots.flatten(0, 1), mean, deviation, scale, shift
     )
-    common.note(
+    common.add(
         [(logits, probes), (attention, for_gathered)], for_scale, for_shift,
         (for_queries, standard), (queries, for_probes), (for_sums.flatten(0, 1), gathered.flatten(0, 1)),
     )  # fmt: skip
@@ -313,7 +326,7 @@ def _update(slots: Tensor, updates: Tensor, common: _Common[Updating]) -> tuple[
 def _update_backward(
     slots: Tensor, updates: Tensor, remembered: tuple[Tensor, ...], common: _Common[Updating], gradient: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The gradients of slots and update codes; what the parameters get is noted."""
+    """The gradients of slots and update codes; what the parameters get is added to what is common."""
     scale, shift, from_updates, _, from_slots, _, widen, _, narrow, _ = common.parameters
     gates, reset, keep, slot_candidate, candidate, change, new, standard, mean, deviation, wide = remembered
     gradient = gradient.flatten(0, 1)
@@ -327,9 +340,10 @@ def _update_backward(
     for_gates.mul_(torch.addcmul(gates, gates, gates, value=-1))  # σ' = σ - σ²
     from_update = torch.cat([for_gates, for_candidate], 1)
     from_slot = torch.cat([for_gates, for_candidate * reset], 1)
-    common.note(
-        for_scale, for_shift, (from_update, updates.flatten(0, 1)), None, (from_slot, slots.flatten(0, 1)), None,
-        (for_wide, standard), None, (gradient, wide), None,
+    common.add(
+        for_scale, for_shift,
+        (from_update, updates.flatten(0, 1)), from_update.sum(0), (from_slot, slots.flatten(0, 1)), from_slot.sum(0),
+        (for_wide, standard), for_wide.sum(0), (gradient, wide), gradient.sum(0),
     )  # fmt: skip
     return torch.addmm(kept, from_slot, from_slots).view_as(slots), (from_update @ from_updates).view_as(slots)
 
