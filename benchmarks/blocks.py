@@ -19,8 +19,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from slotnorm import iteration
 from slotnorm.runtime.allocator import keep_freed_memory
+from slotnorm.slot_attention import iteration
 
 SIZES = [(2, 16384, 64, 7), (2, 16384, 64, 21), (2, 16384, 128, 7), (8, 16384, 64, 7), (4, 4096, 64, 7)]
 

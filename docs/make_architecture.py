@@ -15,7 +15,8 @@ For those who read or change the code. Made from the package's own docstrings by
 
 Data flows down this page. Each heading is a *room*: a file or folder at the top level of `src/slotnorm`. A module
 imports only from rooms above its own or from its own room; a test reads the imports. `normalization.py` and
-`slot_attention.py`, with `initialization.py` and `iteration.py`, need torch alone: start with the first two.
+`slot_attention/`, with `initialization.py` and `runtime/torch_internals.py`, need torch alone: start with
+the first two.
 """
 
 # The way data takes through a command: a module for each station, none in a room above the one before.

@@ -7,11 +7,13 @@ import shutil
 import subprocess
 import sys
 import weakref
+from pathlib import Path
 
 import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
+import slotnorm
 from oracle import PlainSlotAttention
 from slotnorm import SlotAttention, normalizations
 from slotnorm.slot_attention import Iteration
@@ -167,7 +169,9 @@ def test_the_own_backward_gives_the_gradients_of_plain_operations(loss, frozen, 
         layer.get_parameter(frozen).requires_grad_(False)
     results = []
     for is_possible in (True, False):
-        monkeypatch.setattr("slotnorm.iteration.own_backward_is_possible", lambda answer=is_possible: answer)
+        monkeypatch.setattr(
+            "slotnorm.slot_attention.iteration.own_backward_is_possible", lambda answer=is_possible: answer
+        )
         tokens, slots = inputs.clone().requires_grad_(frozen != "tokens"), start.clone().requires_grad_()
         steps: list[Iteration] = []
         value = LOSSES[loss](*layer(tokens, slots=slots, trace=steps), steps)
@@ -185,7 +189,7 @@ def test_the_tokens_gradient_is_the_same_in_blocks(numbers_at_once, monkeypatch)
     inputs, start = draw(3, 11, 4, 12)
     gradients = []
     for size in (1 << 20, numbers_at_once):
-        monkeypatch.setattr("slotnorm.iteration._NUMBERS_AT_ONCE", size)
+        monkeypatch.setattr("slotnorm.slot_attention.iteration._NUMBERS_AT_ONCE", size)
         tokens = inputs.clone().requires_grad_()
         layer(tokens, slots=start)[0].square().sum().backward()
         gradients.append(tokens.grad)
@@ -398,15 +402,13 @@ def test_an_unknown_protocol_is_refused():
         SlotAttention(8, protocol="original")
 
 
-def test_the_four_files_need_torch_alone(tmp_path):
+def test_the_layer_and_what_it_imports_need_torch_alone(tmp_path):
     """Carried away into another project, they work there."""
-    from slotnorm import initialization, iteration, normalization, slot_attention
-
-    package = tmp_path / "slotnorm"
-    package.mkdir()
-    (package / "__init__.py").write_text("")
-    for module in (normalization, initialization, iteration, slot_attention):
-        shutil.copy(module.__file__, package)
+    source, package = Path(slotnorm.__file__).parent, tmp_path / "slotnorm"
+    shutil.copytree(source / "slot_attention", package / "slot_attention")
+    (package / "runtime").mkdir()
+    for name in ("normalization.py", "initialization.py", "runtime/torch_internals.py"):
+        shutil.copy(source / name, package / name)
     code = (
         f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
         "import torch; before = set(sys.modules)\n"

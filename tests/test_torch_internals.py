@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import slotnorm
-from slotnorm import iteration
 from slotnorm.models import convolution
 from slotnorm.runtime import torch_internals
+from slotnorm.slot_attention import SlotAttention, iteration
 from slotnorm.training.optimizer import Adam
 
 
@@ -32,18 +32,28 @@ def test_the_softmax_gradient_is_the_same_without_its_kernel(monkeypatch):
     gradient, logits = (torch.randn(2, 5, 7, generator=generator) for _ in range(2))
     softmax = logits.requires_grad_().softmax(dim=1)
     (expected,) = torch.autograd.grad(softmax, logits, gradient)
-    fast = iteration.softmax_backward(gradient, softmax.detach(), 1)
+    fast = torch_internals.softmax_backward(gradient, softmax.detach(), 1)
     monkeypatch.delattr(torch, "_softmax_backward_data")
-    plain = iteration.softmax_backward(gradient, softmax.detach(), 1)
+    plain = torch_internals.softmax_backward(gradient, softmax.detach(), 1)
     assert torch.equal(fast, expected)
     torch.testing.assert_close(plain, expected)
 
 
 @pytest.mark.parametrize("name", ["_current_graph_task_id", "_are_functorch_transforms_active"])
 def test_without_these_names_the_layer_has_no_backward_of_its_own(monkeypatch, name):
+    attend, tokens, noise = SlotAttention(8), torch.randn(2, 5, 8, requires_grad=True), torch.randn(2, 3, 8)
+
+    def gradients():
+        slots, attention = attend(tokens, noise=noise)
+        loss = slots.square().sum() + attention[:, 0].sum()
+        return torch.autograd.grad(loss, [tokens, *attend.parameters()])
+
     assert iteration.own_backward_is_possible()
+    expected = gradients()
     monkeypatch.delattr(torch._C, name)
     assert not iteration.own_backward_is_possible()
+    for plain, own in zip(gradients(), expected, strict=True):
+        torch.testing.assert_close(plain, own, rtol=1e-4, atol=1e-5)
 
 
 def test_a_transform_of_torch_func_sees_plain_operations():
@@ -90,4 +100,4 @@ def test_no_other_file_names_a_private_part_of_torch():
     source = Path(slotnorm.__file__).parent
     private = re.compile(r"\btorch\._[A-Za-z]\w*|\btorch\.optim\.adam\b")
     naming = {path.relative_to(source).as_posix() for path in source.rglob("*.py") if private.search(path.read_text())}
-    assert naming == {"runtime/torch_internals.py", "iteration.py"}
+    assert naming == {"runtime/torch_internals.py"}

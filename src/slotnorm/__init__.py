@@ -10,7 +10,6 @@ from itself; a test reads this list and the imports, and docs/architecture.md is
 - `experiments`: the paper's experiments and small ones of their kind, by name
 - `normalization`: how update codes are normalized, one class each: the page the paper is about
 - `initialization`: how slots start, one class each
-- `iteration`: what iterations do to slots, with an own backward
 - `slot_attention`: tokens become slots; the layer itself
 - `metrics`: masks, reconstructions and predictions become scores; a metric is one class
 - `theory`: the layer beside mixtures on the sphere, and Propositions 1 and 2

@@ -1,8 +1,8 @@
 """PyTorch's private names that slotnorm uses, each with what takes its place in a version that lacks it.
 
 Everything here is about speed: without a private name the results are the same up to rounding. Nothing outside this
-file names a private part of torch, but for `iteration.py`, which is carried away with the layer; a test removes each
-name in turn.
+file names a private part of torch; a test removes each name in turn. The file needs torch alone: it is carried away
+with the layer.
 """
 
 import importlib
@@ -17,6 +17,29 @@ if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6):
     raise ImportError(f"slotnorm needs torch 2.6 or newer, this is {torch.__version__}: pip install 'torch>=2.6,<2.14'")
 
 ADAM = importlib.import_module("torch.optim.adam")  # torch.optim deletes the attribute
+
+
+def backward_passes_have_numbers() -> bool:
+    """Whether `number_of_this_backward_pass` can be asked; without it the layer leaves its gradients to torch."""
+    return hasattr(torch._C, "_current_graph_task_id")
+
+
+def number_of_this_backward_pass() -> int:
+    """That of the backward pass under way, in this thread; ask `backward_passes_have_numbers` first."""
+    return torch._C._current_graph_task_id()
+
+
+def transforms_are_active() -> bool:
+    """Whether a transform of torch.func is under way; True where that cannot be told: it is the careful answer."""
+    ask: Callable[[], bool] | None = getattr(torch._C, "_are_functorch_transforms_active", None)
+    return ask is None or ask()
+
+
+def softmax_backward(gradient: Tensor, softmax: Tensor, dim: int) -> Tensor:
+    """The gradient of the logits, from that of a softmax over `dim` and the softmax itself."""
+    if hasattr(torch, "_softmax_backward_data"):
+        return torch._softmax_backward_data(gradient, softmax, dim, gradient.dtype)
+    return softmax * (gradient - (softmax * gradient).sum(dim, keepdim=True))
 
 
 @cache

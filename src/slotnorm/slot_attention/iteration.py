@@ -1,6 +1,6 @@
 """What iterations of Slot Attention do to slots, with an own backward: slots attend to tokens, and are updated.
 
-It needs torch alone. Plain operations under automatic differentiation would give the same numbers; here
+Plain operations under automatic differentiation would give the same numbers; here
 
 - keys and values are never formed: q_k · W_k x_n = (W_kᵀ q_k) · x_n and Σ_n γ_nk W_v x_n = W_v Σ_n γ_nk x_n, so the
   products of N tokens with two matrices become products of K slots;
@@ -18,6 +18,13 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm, linear, relu
+
+from slotnorm.runtime.torch_internals import (
+    backward_passes_have_numbers,
+    number_of_this_backward_pass,
+    softmax_backward,
+    transforms_are_active,
+)
 
 
 class Attending(NamedTuple):
@@ -103,10 +110,7 @@ def own_backward_is_possible() -> bool:
 
     A compiler or a transform of torch.func sees plain operations only.
     """
-    transforms_are_active = getattr(torch._C, "_are_functorch_transforms_active", None)
-    if transforms_are_active is None or not hasattr(torch._C, "_current_graph_task_id"):
-        return False
-    return not (torch.compiler.is_compiling() or transforms_are_active())
+    return backward_passes_have_numbers() and not (torch.compiler.is_compiling() or transforms_are_active())
 
 
 def without_autocast(tensor: Tensor) -> AbstractContextManager[Any]:
@@ -154,7 +158,7 @@ class _Common(Generic[_Parameters]):
         return gradients
 
     def _turn_to_this_pass(self) -> None:
-        current = torch._C._current_graph_task_id()
+        current = number_of_this_backward_pass()
         if current != self._backward_pass:
             self._backward_pass, self._gradients = current, []
 
@@ -356,10 +360,3 @@ def _standardize_backward(
     return torch.ops.aten.native_layer_norm_backward(  # type: ignore[no-any-return]
         gradient, inputs, scale.shape, mean, deviation, scale, shift, wanted
     )
-
-
-def softmax_backward(gradient: Tensor, softmax: Tensor, dim: int) -> Tensor:
-    """The gradient of the logits, from that of a softmax over `dim` and the softmax itself."""
-    if hasattr(torch, "_softmax_backward_data"):
-        return torch._softmax_backward_data(gradient, softmax, dim, gradient.dtype)
-    return softmax * (gradient - (softmax * gradient).sum(dim, keepdim=True))

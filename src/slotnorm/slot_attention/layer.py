@@ -1,8 +1,4 @@
-"""Slot Attention, with the number of slots and of iterations as arguments of the call.
-
-Beside torch it needs `normalization.py`, `initialization.py` and `iteration.py` alone: anyone can carry the four files
-away. What makes it fast, and exact all the same, is in `iteration.py`; here is the order of things.
-"""
+"""The layer: what goes in is checked, slots start, and iterations follow one another."""
 
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,8 +8,8 @@ from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 
 from slotnorm.initialization import Initialization, make_initialization, refusal
-from slotnorm.iteration import Attending, Steps, Updating, without_autocast
 from slotnorm.normalization import Aggregate, Normalization, make_normalization
+from slotnorm.slot_attention.iteration import Attending, Steps, Updating, without_autocast
 
 
 class Iteration(NamedTuple):
