@@ -19,6 +19,7 @@ from slotnorm.config import Experiment
 from slotnorm.errors import DamagedFile, NoUsableCheckpoint, UserError
 from slotnorm.models.weights import unpack
 from slotnorm.report.reading import read
+from slotnorm.runtime.signals import WATCHED, Stop
 from slotnorm.storage.seals import read_sealed, write_sealed
 from slotnorm.studies import sweep
 from slotnorm.studies.options import Training
@@ -113,7 +114,10 @@ def test_a_run_killed_a_hundred_times_ends_with_the_same_bits(tmp_path: Path, da
     assert_same(kill_at_random(experiment, tmp_path / "runs", data, kills=100, seed=1), reference)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
+EXIT_CODES = {"SIGTERM": 143, "SIGINT": 130, "SIGHUP": 129, "SIGUSR1": 138, "SIGUSR2": 140, "SIGXCPU": 152}
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.Signals[name], code) for name, code in EXIT_CODES.items()])
 def test_a_signal_saves_the_step_in_progress_and_the_run_resumes_to_the_same_bits(
     tmp_path: Path, data: Path, unbroken: Run, number: signal.Signals, code: int
 ) -> None:
@@ -127,6 +131,42 @@ def test_a_signal_saves_the_step_in_progress_and_the_run_resumes_to_the_same_bit
     assert f"stopped by {number.name} and saved at step {run.step} in" in command.said
     assert 4 < run.step < 8, "the step in progress, not the last regular checkpoint"
     assert_same(train(experiment, tmp_path / "runs", data=data), unbroken)
+
+
+def ignore(number: signal.Signals, seconds: float) -> None:
+    """Start as `nohup` or a shell's background job does; slowly, so that the signal comes in the middle."""
+    signal.signal(number, signal.SIG_IGN)
+    slow_steps(seconds)
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGUSR2])
+def test_a_signal_that_was_ignored_at_the_start_stays_ignored(
+    tmp_path: Path, data: Path, unbroken: Run, number: signal.Signals
+) -> None:
+    command = processes.train(tiny.experiment(), tmp_path / "runs", data, fault=(ignore, number, 0.1))
+    metrics = tmp_path / "runs" / unbroken.name / "metrics.jsonl"
+    command.until(lambda: metrics.exists() and metrics.read_bytes().count(b"\n") > 1)
+    for _ in range(3):
+        command.send(number)
+        time.sleep(0.1)
+    assert command.wait() == 0, command.said
+    assert_same(Run.open(tmp_path / "runs" / unbroken.name), unbroken)
+
+
+def test_handlers_are_put_back_and_ignored_signals_are_not_touched() -> None:
+    before = {number: signal.getsignal(number) for number in WATCHED}
+    try:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        with Stop() as stop:
+            assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert stop.signal is None
+            os.kill(os.getpid(), signal.SIGUSR1)
+            assert stop.signal == signal.SIGUSR1
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before[signal.SIGHUP])
+    assert {number: signal.getsignal(number) for number in WATCHED} == before
 
 
 def test_a_second_ctrl_c_exits_at_once_and_the_last_checkpoint_stands(tmp_path: Path, data: Path) -> None:

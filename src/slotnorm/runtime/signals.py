@@ -1,10 +1,15 @@
-"""SIGINT, SIGTERM and SIGHUP as a flag that is read once per step, so that no step is lost."""
+"""Signals that ask a process to end, as a flag that is read once per step, so that no step is lost.
+
+SIGINT, SIGTERM and SIGHUP; and SIGUSR1, SIGUSR2 and SIGXCPU, which clusters send before a job's time is over. One that
+the process was started to ignore (`nohup`, a shell's background job) stays ignored.
+"""
 
 import signal
 import threading
 from types import FrameType, TracebackType
 
-WATCHED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGXCPU")
+WATCHED = tuple(getattr(signal, name) for name in _NAMES if hasattr(signal, name))  # Windows has not all of them
 
 
 class Stop:
@@ -19,7 +24,8 @@ class Stop:
 
     def __enter__(self) -> "Stop":
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._note) for number in WATCHED}
+            heard = [number for number in WATCHED if signal.getsignal(number) != signal.SIG_IGN]
+            self._before = {number: signal.signal(number, self._note) for number in heard}
         return self
 
     def __exit__(

@@ -63,8 +63,8 @@ def train(
     ahead; `observers`, by name or as instances, are told how it goes (training/observers.py). `validate_slots` are the
     K that are validated; None is the training K and three times it, as far as the model takes them (a search that must
     not see other K gives its own). `device` is auto, cpu, cuda or mps (runtime/devices.py). Under torchrun every
-    process calls this and the first one writes. SIGINT, SIGTERM and SIGHUP save at the step in progress and raise
-    `Interrupted`.
+    process calls this and the first one writes. A signal that asks for the end (`runtime/signals.py`) saves at the
+    step in progress and raises `Interrupted`.
     """
     if not isinstance(experiment, Experiment):
         raise UserError(f"an experiment is needed, not {experiment!r}; slotnorm.experiment(NAME) makes one")
