@@ -18,7 +18,7 @@ from slotnorm.data import download as module
 from slotnorm.data import web
 from slotnorm.data.download import CLEVR_FILE, FOLDERS, download
 from slotnorm.errors import DamagedFile, Locked, UserError
-from slotnorm.storage.files import Lock
+from slotnorm.storage.locks import Lock
 from tfrecord_writer import frame
 
 DATA = np.random.default_rng(0).bytes(300_000)

@@ -28,7 +28,7 @@ from slotnorm.experiments import EvaluationSet, evaluation_set, evaluation_sets,
 from slotnorm.metrics import Comparison, Metric
 from slotnorm.metrics import metric as metric_classes
 from slotnorm.models import weights
-from slotnorm.storage import files
+from slotnorm.storage.locks import Lock
 from slotnorm.storage.seals import read_sealed, write_sealed
 from slotnorm.storage.serialization import to_document
 from slotnorm.studies import run_evaluation
@@ -290,7 +290,7 @@ def test_bad_requests_are_refused_in_one_sentence_before_anything_is_computed(
 
 
 def test_two_processes_do_not_write_the_rows_of_one_run(run: Run, data: Path) -> None:
-    with files.Lock(run.path / "rows"), pytest.raises(Locked, match="is being written by process"):
+    with Lock(run.path / "rows"), pytest.raises(Locked, match="is being written by process"):
         evaluate(run, data)
 
 

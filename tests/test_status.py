@@ -12,7 +12,7 @@ import processes
 import tiny
 from slotnorm.cli import verbs
 from slotnorm.errors import UserError
-from slotnorm.storage.files import Lock, lock_holder
+from slotnorm.storage.locks import Lock, lock_holder
 from slotnorm.storage.seals import write_sealed
 from slotnorm.storage.serialization import to_document
 from slotnorm.studies.jobs import JobNote

@@ -36,6 +36,12 @@ class Locked(UserError):
     exit_code = 6
 
 
+class LostFolder(UserError):
+    """The folder that is written was removed, moved or taken over by another process."""
+
+    exit_code = 8
+
+
 def closest(name: str, known: Iterable[str]) -> str | None:
     """The known name that is most like this one, or that it abbreviates (wsum: weighted_sum), if there is one."""
     names = list(known)

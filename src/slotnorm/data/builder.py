@@ -24,7 +24,9 @@ from slotnorm.data.manifest import HEADER, MANIFEST, STATE, Field, checksum
 from slotnorm.data.scenes import Scenes
 from slotnorm.errors import DamagedFile, NonFinite, UserError
 from slotnorm.runtime.progress import Progress
-from slotnorm.storage import files, seals
+from slotnorm.storage import seals
+from slotnorm.storage.files import write_at
+from slotnorm.storage.locks import NAME, Lock
 from slotnorm.storage.seals import canonical, write_sealed
 
 _SECONDS_BETWEEN_FLUSHES = 2.0  # what a killed process may lose; a flush for each small chunk would cost more than it
@@ -79,7 +81,7 @@ class Builder:
         }  # fmt: skip
         self._request: dict[str, Any] = json.loads(canonical(request))  # as it will compare with what is read
         self._descriptors: dict[str, int] = {}
-        self._lock: files.Lock | None = None
+        self._lock: Lock | None = None
         self._flushed = time.monotonic()
         self._state = _State(0, {field.name: [] for field in self._fields}, {field.name: 0 for field in self._fields})
         self.finished = self._take_finished()
@@ -115,6 +117,8 @@ class Builder:
     def flush(self) -> None:
         """Make what was appended survive the end of this process, and of the machine's power."""
         with self._writing():
+            if self._lock is not None:
+                self._lock.check(thoroughly=True)
             for descriptor in self._descriptors.values():
                 os.fsync(descriptor)
             state = self._state
@@ -183,7 +187,7 @@ class Builder:
         self._state = _State(manifest["scenes"], {}, {})
         if (self.directory / STATE).exists() and self._lock is None:  # its process died right after the manifest
             with contextlib.suppress(OSError, UserError):
-                lock = files.Lock(self.directory)
+                lock = Lock(self.directory)
                 (self.directory / STATE).unlink()
                 lock.release()
         return True
@@ -192,7 +196,7 @@ class Builder:
         """Lock the folder and take up what is in it: a half-built set, or nothing."""
         with self._writing():
             self.directory.mkdir(parents=True, exist_ok=True)
-            self._lock = files.Lock(self.directory)
+            self._lock = Lock(self.directory)
             self.finished = self._take_finished()  # by the process that held the lock a moment ago
             if self.finished:
                 self._let_go()
@@ -214,7 +218,7 @@ class Builder:
                 os.ftruncate(self._descriptors[field.name], length)
 
     def _refuse_foreign_folder(self) -> None:
-        others = sorted(path.name for path in self.directory.iterdir() if path.name != ".lock")
+        others = sorted(path.name for path in self.directory.iterdir() if path.name != NAME)
         if others:
             raise UserError(f"{self.directory} is not empty (it holds {others[0]}); choose a new or an empty folder")
         num = self._request["num"] or 0
@@ -247,11 +251,8 @@ class Builder:
                 raise UserError(f"{self.directory} {holds} with {key} {was}, not {now}; {way_out}")
 
     def _write(self, field: Field, array: NDArray[Any]) -> None:
-        rest = memoryview(array.reshape(-1).view(np.uint8).data)
-        offset = HEADER + self.done * field.row_bytes
-        while len(rest):
-            written = os.pwrite(self._descriptors[field.name], rest, offset)
-            rest, offset = rest[written:], offset + written
+        content = memoryview(array.reshape(-1).view(np.uint8).data)
+        write_at(self._descriptors[field.name], content, HEADER + self.done * field.row_bytes)
 
     def _manifest(self) -> dict[str, Any]:
         """Complete the files' headers, read every file back, and describe them."""

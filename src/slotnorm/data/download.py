@@ -34,6 +34,7 @@ from slotnorm.data.web import (
 from slotnorm.errors import DamagedFile, UserError, nearest
 from slotnorm.runtime.progress import Progress
 from slotnorm.storage import files
+from slotnorm.storage.locks import Lock
 
 _log = logging.getLogger(__name__)
 
@@ -86,7 +87,7 @@ def download(
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"cannot write to {folder}: {error.strerror or error}; choose another --out") from error
-    with files.Lock(folder):
+    with Lock(folder):
         wanted, total = ([CLEVR_FILE], 0) if name == "clevr" else _movi_files(base, folder, name, splits)
         total = total or sum(describe(base + file).length for file in wanted)
         present = sum(_present_bytes(folder / file) for file in wanted)

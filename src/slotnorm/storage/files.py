@@ -1,16 +1,12 @@
 """Files that are whole or not there: written beside their place, flushed to disk, read back, then renamed."""
 
 import contextlib
-import fcntl
 import hashlib
 import os
-import re
-import socket
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 
-from slotnorm.errors import DamagedFile, Locked, UserError
+from slotnorm.errors import DamagedFile, UserError
 
 _BLOCK = 1 << 20
 
@@ -42,13 +38,26 @@ def sync_file(path: Path) -> None:
         os.close(descriptor)
 
 
+def write_at(descriptor: int, content: bytes | memoryview, offset: int) -> int:
+    """Write all of `content` at `offset`, in as many pieces as the system takes; returns the place behind it."""
+    rest = memoryview(content)
+    while rest:
+        written = os.pwrite(descriptor, rest, offset)
+        rest, offset = rest[written:], offset + written
+    return offset
+
+
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Give a temporary path in the same folder; on success it is flushed and renamed to `path`, otherwise removed."""
+def replacing(path: Path, make_folder: bool = True) -> Iterator[Path]:
+    """Give a temporary path in the same folder; on success it is flushed and renamed to `path`, otherwise removed.
+
+    The folder is made where there is none, unless not to: what somebody removed while it was in use stays away.
+    """
     if not path.name or path.is_dir():
         raise UserError(f"cannot write {path}: it is a folder; name a file")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if make_folder:
+            path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         reason = error.strerror or error
         raise UserError(f"cannot write {path}: no folder can be made for it ({reason}); choose another") from error
@@ -68,10 +77,10 @@ def replacing(path: Path) -> Iterator[Path]:
         raise
 
 
-def write(path: Path, content: bytes) -> str:
+def write(path: Path, content: bytes, make_folder: bool = True) -> str:
     """Write `content` atomically, read it back, and return its SHA-256."""
     expected = hashlib.sha256(content).hexdigest()
-    with replacing(path) as temporary:
+    with replacing(path, make_folder) as temporary:
         temporary.write_bytes(content)
         sync_file(temporary)
         if (actual := sha256(temporary)) != expected:
@@ -79,79 +88,3 @@ def write(path: Path, content: bytes) -> str:
                 f"{path} reads back as {actual[:12]}, not as written {expected[:12]}: the disk is failing"
             )
     return expected
-
-
-class Lock:
-    """The right to write `folder`: held from construction until `release`, or until this process dies.
-
-    The lock is the kernel's, on a file that says who holds it, so that a file left behind by a dead process locks
-    nothing; `left_by` says who died, or is empty. `with Lock(folder) as lock:` releases it at the end.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / ".lock"
-        while True:
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
-                descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
-            except OSError as error:
-                reason = error.strerror or error
-                raise UserError(f"cannot write to {folder}: {reason}; choose another folder") from error
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                holder = os.read(descriptor, 200).decode(errors="replace") or "another process"
-                os.close(descriptor)
-                sentence = f"{folder} is being written by {holder}; wait for it to end or choose another folder"
-                raise Locked(sentence) from None
-            try:
-                current = self.path.stat().st_ino
-            except FileNotFoundError:
-                current = None
-            if current == os.fstat(descriptor).st_ino:
-                break
-            os.close(descriptor)  # the last holder removed its file between our opening it and locking it
-        self._descriptor: int | None = descriptor
-        self.left_by = os.pread(descriptor, 200, 0).decode(errors="replace")
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
-
-    def __enter__(self) -> "Lock":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.release()
-
-    def release(self) -> None:
-        """Give the right back and remove the file; a second call does nothing."""
-        if self._descriptor is not None:
-            self.path.unlink(missing_ok=True)
-            os.close(self._descriptor)
-            self._descriptor = None
-
-
-def lock_holder(folder: Path) -> str | None:
-    """Who holds the lock of `folder`, as its file says; None when nobody does. The lock itself is not touched.
-
-    Of a holder on this machine it is known whether it still lives; one on another machine is believed.
-    """
-    try:
-        holder = (folder / ".lock").read_bytes()[:200].decode(errors="replace")
-    except OSError:
-        return None
-    named = re.fullmatch(r"process (\d{1,10}) on (.+)", holder)
-    if named is not None and named[2] == socket.gethostname() and not _lives(int(named[1])):
-        return None
-    return holder or "another process"
-
-
-def _lives(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # it is somebody else's, so it is there
-        return True
-    return True

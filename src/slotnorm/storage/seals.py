@@ -55,9 +55,9 @@ RECORD = Seal("sha256_of_this", indent=2, most_bytes=1 << 22)  # ours are a few 
 MANIFEST = Seal("checksum", indent=1, most_bytes=1 << 26)  # 64 MiB of checksums describe more than 8 TiB of scenes
 
 
-def write_sealed(path: Path, content: dict[str, Any], seal: Seal = RECORD) -> None:
+def write_sealed(path: Path, content: dict[str, Any], seal: Seal = RECORD, make_folder: bool = True) -> None:
     """Write a document with its own SHA-256 inside, atomically."""
-    files.write(path, seal.close(content))
+    files.write(path, seal.close(content), make_folder)
 
 
 def read_sealed(path: Path, seal: Seal = RECORD) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from slotnorm.experiments import EvaluationSet, Study, evaluation_set, evaluatio
 from slotnorm.metrics import all_metrics
 from slotnorm.runtime.devices import choose_device
 from slotnorm.runtime.progress import Progress
-from slotnorm.storage import files
+from slotnorm.storage.locks import Lock
 from slotnorm.storage.seals import read_sealed, write_sealed
 from slotnorm.training.experiment_scenes import evaluation_scenes, require_features_of
 from slotnorm.training.runs import Run, find
@@ -67,15 +67,16 @@ class RunEvaluation:
 
     def evaluate(self) -> Rows:
         """The rows with every number of slots: those that are there, and the others made."""
-        with files.Lock(self.folder):
+        with Lock(self.folder) as lock:
             header = self.evaluation.header
             on_disk = self._read(header)
             kept = self._usable(on_disk)
             rows = {number: kept[number] for number in self.slots if self._suffices(kept.get(number), header)}
             if missing := [number for number in self.slots if number not in rows]:
-                scores = self._score(missing, header)
+                scores = self._score(missing, header, lock)
                 for number in missing:
                     rows[number] = self.evaluation.rows(scores, self.test.name, self.run.name, [number])
+            lock.check(thoroughly=True)
             self._save({**kept, **rows}, header, on_disk, bool(missing))
             self._remove_parts()
             self._judge(header)
@@ -153,7 +154,7 @@ class RunEvaluation:
         _log.info(f"note: {self.path} has {number} scenes, with the {asked} asked for: kept")
         return True
 
-    def _score(self, missing: Sequence[int], header: dict[str, Any]) -> Scores:
+    def _score(self, missing: Sequence[int], header: dict[str, Any], lock: Lock) -> Scores:
         """Score what is missing, going on from what an interrupted evaluation has left."""
         folder = self.folder / ".unfinished" / f"{self.test.name}@{header['identity'][:16]}"
         parts = list(_load_parts(folder))
@@ -166,6 +167,7 @@ class RunEvaluation:
                 advance = _Advance(progress, len(numbers))
                 for part in self.evaluation.parts(positions, numbers, self.batch_size, advance):
                     number += 1
+                    lock.check(thoroughly=True)
                     part.save(folder / f"{number:06}.npz")
                     parts.append(part)
         return Scores.concat(parts)

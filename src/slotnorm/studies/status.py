@@ -11,7 +11,7 @@ from typing import Literal
 
 from slotnorm.errors import DamagedFile, UserError
 from slotnorm.runtime.progress import clock
-from slotnorm.storage.files import lock_holder
+from slotnorm.storage.locks import lock_holder
 from slotnorm.studies.jobs import read_note
 from slotnorm.studies.sweep import ASKED
 from slotnorm.training.experiment_file import read_experiment

@@ -24,12 +24,17 @@ def save(
 ) -> None:
     """Write step-N.safetensors, its optimizer state and last step-N.json; then remove all but the newest `keep`.
 
-    A crash at any moment leaves either the whole checkpoint or files without a record, which the next save removes.
+    A crash at any moment leaves either the whole checkpoint or files without a record, which the next save removes. The
+    folder that `folder` is in must be there: a run that was removed is not made again.
     """
     require_finite(optimizer)
     optimizer = {name: tensor.detach().cpu().contiguous() for name, tensor in optimizer.items()}
     contents = zip(file_names(weights.step), (pack(weights), safetensors_torch.save(optimizer)), strict=True)
-    written = {name: FileFacts(files.write(folder / name, content), len(content)) for name, content in contents}
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot write {folder}: {error.strerror or error}; no checkpoint was saved") from error
+    written = {name: FileFacts(files.write(folder / name, content, False), len(content)) for name, content in contents}
     write_record(folder / f"step-{weights.step}.json", weights.step, written, progress, where)
     _prune(folder, weights.step, keep)
 
@@ -121,5 +126,6 @@ def _prune(folder: Path, step: int, keep: int) -> None:
 def remove_temporaries(folder: Path) -> None:
     """Remove what an interrupted `files.replacing` left; only the holder of the run's lock may call this."""
     for path in folder.glob(".*.tmp"):
-        path.unlink()
+        if path.is_file() and not path.is_symlink():  # what is neither is not ours
+            path.unlink(missing_ok=True)
     files.sync_folder(folder)

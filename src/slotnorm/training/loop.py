@@ -15,7 +15,7 @@ from slotnorm import __version__
 from slotnorm.config import Experiment
 from slotnorm.data.batches import batches
 from slotnorm.data.scenes import Scenes, data_fingerprint
-from slotnorm.errors import UserError
+from slotnorm.errors import LostFolder, UserError
 from slotnorm.evaluation.validation import decompose, validate, validated_slots
 from slotnorm.models import SlotModel
 from slotnorm.models.building import require_parts
@@ -24,7 +24,7 @@ from slotnorm.runtime.devices import choose_device
 from slotnorm.runtime.progress import Progress
 from slotnorm.runtime.ranks import Ranks, joined
 from slotnorm.runtime.signals import Stop
-from slotnorm.storage import files
+from slotnorm.storage.locks import Lock
 from slotnorm.storage.serialization import differences, to_document
 from slotnorm.training import checkpoints, records, runs
 from slotnorm.training.experiment_scenes import training_scenes, validation_scenes
@@ -80,15 +80,17 @@ def train(
         ranks = stack.enter_context(joined(chosen))
         if ranks.first:
             stack.callback(_remove_if_empty, path)
-            lock = stack.enter_context(files.Lock(path))
+            lock = stack.enter_context(Lock(path))
             if lock.left_by:
                 _log.info(f"note: {path} was left by {lock.left_by}, which has died; taking over")
+                checkpoints.remove_temporaries(path)
         else:
+            lock = None
             ranks.wait_for_first()
         scenes, run = _open(path, experiment, data)
         if ranks.first:
             ranks.wait_for_first()
-        training = Trainer(run, scenes, validation_scenes(experiment, data), ranks, told, validate_slots)
+        training = Trainer(run, scenes, validation_scenes(experiment, data), ranks, told, validate_slots, lock)
         if ranks.first:
             _warn_of_too_few_slots(scenes, training.learner.model, experiment.slots)
         stop = stack.enter_context(
@@ -110,8 +112,10 @@ class Trainer:
         ranks: Ranks,
         observers: Sequence[Observer] = (),
         validate_slots: Sequence[int] | None = None,
+        lock: Lock | None = None,
     ) -> None:
         self.run, self.scenes, self.validated, self.ranks = run, scenes, validated, ranks
+        self.lock = lock  # the first rank's
         self.experiment, self.recipe = run.experiment, run.experiment.recipe
         self.learner = Learner(run.experiment, ranks)
         self.validate_slots = tuple(validate_slots or validated_slots(self.learner.model, run.experiment))
@@ -163,6 +167,8 @@ class Trainer:
         with self._progress() as progress:
             for batch in steps:
                 outcome = self.learner.learn(batch, stop.signal)
+                if self.lock:
+                    self.lock.check()
                 self.step = batch.step + 1
                 self.seconds = seconds_before + time.monotonic() - started
                 self._after(outcome)
@@ -185,6 +191,10 @@ class Trainer:
             self._save(self.metrics)
 
     def _save(self, metrics: MetricsFile) -> None:
+        if self.lock:
+            self.lock.check(thoroughly=True)
+        if not is_run(self.run.path):
+            raise LostFolder(f"{self.run.path / 'experiment.json'} was removed while it was trained; nothing is saved")
         facts = {"data": self.run.data, "scenes": self.run.scenes}
         weights = Weights(self.learner.model.state_dict(), self.experiment, self.step, facts)
         progress = records.Progress(
@@ -192,7 +202,12 @@ class Trainer:
             steps=self.recipe.steps, metrics=metrics.flush(self.step), seconds=round(self.seconds, 3),
         )  # fmt: skip
         state, keep = self.learner.optimizer_tensors(), self.recipe.keep_checkpoints
-        checkpoints.save(self.run.checkpoints, weights, state, progress, _environment(self.ranks), keep)
+        try:
+            checkpoints.save(self.run.checkpoints, weights, state, progress, _environment(self.ranks), keep)
+        except (OSError, UserError):
+            if self.lock:
+                self.lock.check()  # the reason may be that the folder is gone
+            raise
         self.observers.tell("checkpoint", self.step, self.run.checkpoints / f"step-{self.step}.safetensors")
 
     def _picture(self) -> Picture:

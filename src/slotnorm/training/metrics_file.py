@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from slotnorm.errors import DamagedFile, UserError
+from slotnorm.storage.files import write_at
 from slotnorm.storage.seals import parse_json, read_bounded
 from slotnorm.training.observers import Observer
 from slotnorm.training.records import LARGEST_METRICS, MetricsFacts
@@ -62,9 +63,7 @@ class MetricsFile(Observer, registered=False):
         line = json.dumps(row).encode() + b"\n"
         self._hash.update(line)
         try:
-            while line:
-                written = os.pwrite(self._descriptor, line, self.length)
-                self.length, line = self.length + written, line[written:]
+            self.length = write_at(self._descriptor, line, self.length)
         except OSError as error:
             raise self._cannot_write(error) from error
 

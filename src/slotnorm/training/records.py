@@ -104,7 +104,11 @@ def file_names(step: int) -> tuple[str, str]:
 
 def write_record(path: Path, step: int, files: dict[str, FileFacts], progress: Progress, where: Environment) -> None:
     """Write a record; its keys are in the order of the first format."""
-    write_sealed(path, {"step": step, "files": to_document(files), **to_document(progress), **to_document(where)})
+    write_sealed(
+        path,
+        {"step": step, "files": to_document(files), **to_document(progress), **to_document(where)},
+        make_folder=False,
+    )
 
 
 def read_record(path: Path) -> Record:
