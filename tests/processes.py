@@ -1,5 +1,6 @@
 """`slotnorm` in processes of its own, started in a fraction of a second: a server has imported everything and forks."""
 
+import atexit
 import multiprocessing
 import os
 import pathlib
@@ -23,6 +24,14 @@ _CONTEXT.set_forkserver_preload(
     ["slotnorm.training.loop", "slotnorm.training.pictures", "slotnorm.studies.sweep", "processes"]
 )
 
+_STARTED: list[ForkServerProcess] = []
+
+
+@atexit.register  # before multiprocessing's own, which waits for them: a failed test leaves a training without end
+def _kill_all() -> None:
+    for process in _STARTED:
+        process.kill()
+
 
 class Command:
     """`slotnorm ARGUMENTS` running in another process; what it says goes to a file."""
@@ -39,6 +48,7 @@ class Command:
         wanted = (arguments, log, dict(environment or {}), fault, fault_arguments)
         self.process: ForkServerProcess = _CONTEXT.Process(target=_run, args=wanted)
         self.process.start()
+        _STARTED.append(self.process)
         assert self.process.pid is not None
         self.pid: int = self.process.pid
 
@@ -55,11 +65,18 @@ class Command:
     def said(self) -> str:
         return self.log.read_text() if self.log.exists() else ""
 
-    def until(self, happened: Callable[[], bool]) -> None:
+    def until(self, happened: Callable[[], bool], seconds: float = 120) -> None:
         """Wait for something to happen while the process runs."""
+        deadline = time.monotonic() + seconds
         while not happened():
             assert self.process.is_alive(), self.said
+            assert time.monotonic() < deadline, f"not within {seconds} s: {self.said}"
             time.sleep(0.005)
+
+    def until_saved(self, run: Path, step: int = 1) -> None:
+        """Wait for a checkpoint of a run at `step` or later: the first ones are removed while others are made."""
+        folder = run / "checkpoints"
+        self.until(lambda: any(int(path.stem[5:]) >= step for path in folder.glob("step-*.json")))
 
 
 def train(experiment: Experiment, into: Path, data: Path, **how: Any) -> Command:

@@ -96,7 +96,7 @@ def test_when_a_rank_is_killed_the_others_end_and_the_run_resumes(tmp_path: Path
     experiment = tiny.experiment("batch_norm", steps=100_000)
     path = tmp_path / "runs" / experiment.run_name
     first, second = processes.ranks(experiment, tmp_path / "runs", data, 2)
-    first.until((path / "checkpoints" / "step-8.json").exists)
+    first.until_saved(path, step=8)
     second.process.kill()
     assert second.wait() == -signal.SIGKILL
     assert first.wait(60) == RankLost.exit_code, first.said
@@ -105,7 +105,7 @@ def test_when_a_rank_is_killed_the_others_end_and_the_run_resumes(tmp_path: Path
     step = Run.open(path).record().step
     assert step >= 8
     grown = processes.ranks(tiny.experiment("batch_norm", steps=100_001), tmp_path / "runs", data, 2)
-    grown[0].until((path / "checkpoints" / f"step-{step + 4}.json").exists)
+    grown[0].until_saved(path, step + 1)
     grown[1].send(signal.SIGTERM)
     assert [rank.wait() for rank in grown] == [143, 143], [rank.said for rank in grown]
     assert Run.open(path).record().step > step

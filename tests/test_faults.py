@@ -404,7 +404,7 @@ def test_a_second_process_on_one_run_is_refused_and_a_dead_ones_lock_is_taken_ov
     endless = tiny.experiment(steps=100_000)
     first = processes.train(endless, tmp_path / "runs", data)
     path = tmp_path / "runs" / endless.run_name
-    first.until(lambda: (path / "checkpoints" / "step-4.json").exists())
+    first.until_saved(path)
     second = processes.train(endless, tmp_path / "runs", data)
     assert second.wait() == 6
     assert f"{path} is being written by process {first.pid} on" in second.said

@@ -277,7 +277,7 @@ def test_without_flock_a_second_training_is_refused_here_and_on_another_machine(
     endless = tiny.experiment(steps=100_000)
     first = processes.train(endless, tmp_path / "runs", data, fault=(no_flock,))
     path = tmp_path / "runs" / endless.run_name
-    first.until(lambda: (path / "checkpoints" / "step-4.json").exists())
+    first.until_saved(path)
     for fault in (no_flock, no_flock_and_another_host):
         second = processes.train(endless, tmp_path / "runs", data, fault=(fault,))
         assert second.wait() == 6, second.said
@@ -300,7 +300,7 @@ def test_a_training_whose_folder_or_lock_is_removed_says_so_and_ends(tmp_path: P
     endless = tiny.experiment(steps=100_000)
     command = processes.train(endless, tmp_path / "runs", data)
     path = tmp_path / "runs" / endless.run_name
-    command.until(lambda: (path / "checkpoints" / "step-4.json").exists())
+    command.until_saved(path)
     if what == "folder":
         path.rename(tmp_path / "trash")
         shutil.rmtree(tmp_path / "trash")

@@ -218,7 +218,7 @@ class Builder:
                 os.ftruncate(self._descriptors[field.name], length)
 
     def _refuse_foreign_folder(self) -> None:
-        others = sorted(path.name for path in self.directory.iterdir() if path.name != NAME)
+        others = sorted(path.name for path in self.directory.iterdir() if not path.name.startswith(NAME))
         if others:
             raise UserError(f"{self.directory} is not empty (it holds {others[0]}); choose a new or an empty folder")
         num = self._request["num"] or 0

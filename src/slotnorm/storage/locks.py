@@ -103,7 +103,8 @@ class Lock:
             ) from error
         self._identity = _identity(os.fstat(self._descriptor))
         self._released = False
-        threading.Thread(target=self._renew, name="slotnorm-lock", daemon=True).start()
+        self._renewal = threading.Thread(target=self._renew, name="slotnorm-lock", daemon=True)
+        self._renewal.start()
 
     def __enter__(self) -> "Lock":
         return self
@@ -140,6 +141,7 @@ class Lock:
             return
         self._released = True
         self._ended.set()
+        self._renewal.join()  # it uses the descriptor, whose number another file may have once it is closed
         with contextlib.suppress(OSError):
             if self._is_ours():
                 self.path.unlink()
@@ -236,10 +238,11 @@ class Lock:
 
     def _renew(self) -> None:
         while not self._ended.wait(RENEWAL):
-            try:
+            with contextlib.suppress(OSError):  # a network's hiccup; the lease has time for several more
                 os.utime(self._descriptor)
+            try:
                 self.check(thoroughly=True)
-            except (OSError, LostFolder):
+            except LostFolder:  # the writer hears it from its own next check
                 return
 
     def _is_ours(self) -> bool:
@@ -263,7 +266,7 @@ class Lock:
 
 
 def lock_holder(folder: Path) -> str | None:
-    """Who holds the lock of `folder`; None when nobody does, or a process that is dead. Nothing is written."""
+    """Who holds the lock of `folder`; None when nobody does, or a process that is dead. The lock is not touched."""
     try:
         descriptor = os.open(folder / NAME, os.O_RDONLY | _FLAGS)
     except OSError:
