@@ -19,6 +19,7 @@ from slotnorm.config import Experiment, Recipe
 from slotnorm.errors import UserError
 from slotnorm.evaluation import scoring
 from slotnorm.evaluation.rows import Rows
+from slotnorm.models.weights import restore
 from slotnorm.storage import archives
 from slotnorm.storage.seals import read_sealed, write_sealed
 from slotnorm.storage.serialization import from_document, to_document
@@ -27,6 +28,7 @@ from slotnorm.training import checkpoints
 from slotnorm.training.learner import Learner
 from slotnorm.training.loop import train
 from slotnorm.training.runs import Run
+from slotnorm.training.schedule import learning_rate
 
 FIRST = Path(__file__).parent / "formats" / "first" / "toy-batch_norm-1"
 
@@ -76,14 +78,25 @@ def test_a_run_in_progress_goes_on_where_it_was(run: Run, data: Path) -> None:
     assert (run.path / "metrics.jsonl").read_text().splitlines()[: len(lines)] == lines
     ours, optimizer = checkpoints.load(run.checkpoints, 12)
     theirs, their_optimizer = checkpoints.load(FIRST / "checkpoints", 12)
-    # what adds the same to all slots before a softmax over slots has no true gradient: Adam follows its last bits
-    theirs.tensors.pop("slot_attention.norm_slots.bias")
+    farthest = 2 * sum(learning_rate(run.experiment.recipe, step) for step in range(8, 12))
     alpha = slice(3 * 8 * 8, None)
-    theirs.tensors["decoder.mlp.2.bias"][alpha] = ours.tensors["decoder.mlp.2.bias"][alpha]
     for name, tensor in theirs.tensors.items():
         # another machine's last bits, and those of a layer that does the same in another order
-        torch.testing.assert_close(ours.tensors[name], tensor, rtol=1e-3, atol=1e-5)
+        allowed = torch.full_like(tensor, 1e-5) + 1e-3 * tensor.abs()
+        # These add the same to all slots before a softmax over slots: their true gradient is 0, what is left of it is
+        # rounding, and Adam makes steps of any gradient that are as long as the learning rate, in any direction.
+        if name == "slot_attention.norm_slots.bias":
+            allowed += farthest
+        if name == "decoder.mlp.2.bias":
+            allowed[alpha] += farthest
+        assert ((ours.tensors[name] - tensor).abs() <= allowed).all(), name
     assert optimizer.keys() == their_optimizer.keys()
+    # for the same reason those two change nothing that a model does
+    images, noise = torch.rand(2, 3, 8, 8) * 2 - 1, torch.randn(2, 4, 8)
+    with torch.no_grad():
+        ours_seen, theirs_seen = (restore(weights, FIRST)(images, noise=noise) for weights in (ours, theirs))
+    torch.testing.assert_close(ours_seen.masks, theirs_seen.masks, rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(ours_seen.reconstruction, theirs_seen.reconstruction, rtol=1e-3, atol=1e-5)
 
 
 def test_rows_of_the_first_format_are_used_and_not_made_again(
