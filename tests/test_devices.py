@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import save_file
 
 import slotnorm as sn
 import tiny
 from other_device import DEVICE, OtherTensor, other_device
 from slotnorm.cli import verbs
-from slotnorm.data.backbones import encoder_backbone
+from slotnorm.data.backbones import FrozenBackbone, encoder_backbone, import_timm, timm_backbone
+from slotnorm.data.computed_features import write_feature_set
 from slotnorm.data.features import compute
 from slotnorm.data.scenes import Scenes
 from slotnorm.errors import UserError
@@ -200,6 +202,43 @@ def test_features_are_computed_on_the_device(scenes: Scenes, tmp_path: Path) -> 
     assert made.features is not None
     assert expected.features is not None
     np.testing.assert_allclose(made.features[:], expected.features[:], atol=2e-3)
+
+
+def test_features_on_the_fly_are_computed_on_the_device_of_training_and_evaluation(
+    scenes: Scenes, crowd: Scenes, tmp_path: Path
+) -> None:
+    network = import_timm().create_model("test_vit", pretrained=False, num_classes=0)
+    save_file(network.state_dict(), tmp_path / "vit.safetensors")
+    for name, images in (("few", scenes), ("many", crowd)):
+        write_feature_set(images, timm_backbone("test_vit", tmp_path / "vit.safetensors"), tmp_path / name)
+    model = dataclasses.replace(tiny.FEATURES, tokens=100, features=64)
+    experiment = tiny.experiment(model=model, flip=False, steps=2, validate_every=2, validation_scenes=2)
+    devices = set()
+    forward = FrozenBackbone.forward
+
+    def watched(self: FrozenBackbone, images: torch.Tensor) -> torch.Tensor:
+        devices.add(self.mean.device)
+        return forward(self, images)
+
+    with watched_device(), pytest.MonkeyPatch.context() as patch:
+        # opened before anyone watches: a new backbone runs once on the CPU to see its sizes
+        opened = {name: Scenes.open(tmp_path / name) for name in ("few", "many")}
+        patch.setattr(Scenes, "open", lambda folder: opened[Path(folder).name])
+        patch.setattr(FrozenBackbone, "forward", watched)
+        run = train(experiment, tmp_path, data=tmp_path / "few", device=str(DEVICE))
+        assert devices == {DEVICE}
+        devices.clear()
+        (evaluation,) = plan_evaluations(
+            [run.path], "toy7", slots=[3], data=tmp_path / "many", scenes=2, device=str(DEVICE)
+        )
+        evaluation.evaluate()
+        assert devices == {DEVICE}
+    devices.clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.cuda, "is_available", lambda: True)  # where auto would be another device
+        patch.setattr(FrozenBackbone, "forward", watched)
+        train(experiment, tmp_path / "cpu", data=tmp_path / "few", device="cpu")
+    assert devices == {torch.device("cpu")}
 
 
 def test_the_demo_runs_on_the_device() -> None:

@@ -18,7 +18,6 @@ from slotnorm.data.manifest import MANIFEST, Field, read_manifest
 from slotnorm.data.resize import resize
 from slotnorm.data.scenes import BACKBONE, Column, Scenes
 from slotnorm.errors import DamagedFile, NonFinite, UserError
-from slotnorm.runtime.devices import choose_device
 from slotnorm.storage import files, seals
 from slotnorm.storage.seals import canonical, digest, write_sealed
 
@@ -79,7 +78,7 @@ def write_feature_set(scenes: Scenes, backbone: FrozenBackbone, out: str | Path 
 
 
 def open_feature_set(folder: Path) -> Scenes:
-    """Open a folder of `write_feature_set`; the network goes to a GPU if there is one."""
+    """Open a folder of `write_feature_set`; the network is on the CPU until `Scenes.compute_on` moves it."""
     content = read_manifest(folder / MANIFEST)
     if content.get("format") != _FORMAT:
         raise DamagedFile(f"{folder / MANIFEST} was changed after it was written; make the set again")
@@ -89,7 +88,6 @@ def open_feature_set(folder: Path) -> Scenes:
     if scenes.fingerprint != content["fingerprint_of_images"]:
         raise DamagedFile(f"{scenes.directory} is not the set that {folder} was made for; make it again")
     backbone = timm_backbone(content["backbone"], folder / BACKBONE, content["norm"], content["protocol"])
-    backbone.to(choose_device())
     opened = attach_features(scenes, backbone, content["sha256_of_file"])
     opened.manifest["files"]["features"]["file"] = str((folder / BACKBONE).resolve())
     return opened
@@ -112,6 +110,9 @@ class _Features(Column):
 
     def verify(self, index: NDArray[np.int64]) -> None:
         self._images.verify(index)
+
+    def compute_on(self, device: torch.device | str) -> None:
+        self._backbone.to(device)
 
 
 class _Scaled(Column):

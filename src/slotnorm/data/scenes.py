@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,6 +17,9 @@ from slotnorm.data.manifest import HEADER, MANIFEST, STATE, Field, checksum, loa
 from slotnorm.errors import DamagedFile, UserError, nearest
 from slotnorm.storage.archives import frozen
 from slotnorm.storage.seals import digest
+
+if TYPE_CHECKING:
+    import torch
 
 # What the codes of CLEVR's properties mean, in the order of CLEVR's generator: code 1 is the first name, 0 is padding.
 CLEVR_PROPERTIES: dict[str, tuple[str, ...]] = {
@@ -73,6 +76,9 @@ class Column:
                 place = f"block {block} (scenes {first} to {first + len(rows) - 1})"
                 raise DamagedFile(f"{self.path} is damaged in {place}; delete its folder and build the set again")
             self._new[block] = False
+
+    def compute_on(self, device: "torch.device | str") -> None:
+        """Where rows are computed, if no file holds them (computed_features.py); files hold these."""
 
 
 class LazyArray:
@@ -212,6 +218,12 @@ class Scenes:
     def verify(self, field: str) -> None:
         """Check every block of one field that this process has not read yet."""
         self._columns[field].verify(np.arange(self.manifest["scenes"], dtype=np.int64))
+
+    def compute_on(self, device: "torch.device | str") -> "Scenes":
+        """These scenes, whose features are computed on `device` where no file holds them, for all who share them."""
+        for column in self._columns.values():
+            column.compute_on(device)
+        return self
 
     def filter(self, min_objects: int | None = None, max_objects: int | None = None) -> "Scenes":
         """The scenes with at least `min_objects` and at most `max_objects` objects."""

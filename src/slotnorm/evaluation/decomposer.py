@@ -37,7 +37,7 @@ class Decomposer:
             raise UserError(
                 f"a {type(model).__name__} cannot be scored: give a model of slotnorm.models or run.model()"
             )
-        self.model, self.scenes = model, scenes
+        self.model, self.scenes = model, scenes.compute_on(model.device)
         self.iterations = model.slot_attention.iterations if iterations is None else iterations
         if self.iterations < 1:
             raise UserError(f"iterations is {self.iterations}; there must be at least one")

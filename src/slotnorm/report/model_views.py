@@ -163,7 +163,7 @@ class Inspector:
         if (test := evaluation_sets().get(dataset)) is None:
             raise UserError(f"{dataset} is no registered test set, so its scenes cannot be found again")
         total = run.facts["scenes"][dataset]["num_scenes"] or num
-        return evaluation_scenes(experiment, test.dataset, test.objects, total, self.data)[:num]
+        return evaluation_scenes(experiment, test.dataset, test.objects, total, self.data, self.device)[:num]
 
 
 def median_run(section: Section, norm: str) -> RunScores:

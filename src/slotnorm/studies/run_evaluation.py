@@ -234,7 +234,7 @@ def plan_evaluations(
         model = run.model().to(chosen)
         numbers = asked if asked is not None else tuple(k for k in _slots(run) if model.takes(k)) or _slots(run)
         for test in tests:  # an Evaluation refuses what cannot be, before hours are spent
-            evaluation = Evaluation(model, _open_scenes(run, test, objects, scenes, data), numbers)
+            evaluation = Evaluation(model, _open_scenes(run, test, objects, scenes, data, chosen), numbers)
             planned.append(RunEvaluation(run, test, evaluation, batch_size))
     return planned
 
@@ -357,7 +357,12 @@ def _slots(run: Run) -> tuple[int, ...]:
 
 
 def _open_scenes(
-    run: Run, test: EvaluationSet, objects: tuple[int, int] | None, num: int | None, data: str | Path | None
+    run: Run,
+    test: EvaluationSet,
+    objects: tuple[int, int] | None,
+    num: int | None,
+    data: str | Path | None,
+    device: torch.device,
 ) -> Scenes:
     if num is not None and num < 1:
         raise UserError(f"{num} scenes cannot be scored; ask for one or more")
@@ -367,7 +372,7 @@ def _open_scenes(
     num = num or (planned.test_scenes if planned else _SCENES)
     if test.name not in evaluation_sets() and objects is None:
         return load(test.dataset, "test", protocol=run.experiment.recipe.protocol, directory=data).sample(num)
-    return evaluation_scenes(run.experiment, test.dataset, test.objects, num, data)
+    return evaluation_scenes(run.experiment, test.dataset, test.objects, num, data, device)
 
 
 def _span(numbers: Sequence[int]) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from slotnorm.config import Experiment, GeneratedScenes, SceneSpec
 from slotnorm.data import load
@@ -31,15 +32,23 @@ _COMMANDS = {
 }
 
 
-def training_scenes(experiment: Experiment, directory: str | Path | None = None, num: int | None = None) -> Scenes:
-    """What it is trained on; of generated scenes `num`, or as many as the recipe needs: at most steps x batch."""
+def training_scenes(
+    experiment: Experiment,
+    directory: str | Path | None = None,
+    num: int | None = None,
+    device: str | torch.device = "auto",
+) -> Scenes:
+    """What it is trained on; of generated scenes `num`, or as many as the recipe needs: at most steps x batch.
+
+    `device`, here and below, is where features of generated scenes are computed, if they are not in the cache.
+    """
     steps_times_batch = experiment.recipe.steps * experiment.recipe.batch_size
     if experiment.scenes is not None and directory is None:
         needed = num or min(experiment.scenes.num, steps_times_batch)
         return _checked(_generate(experiment.scenes, "train", experiment.scenes.objects, needed), experiment)
     if (made := _features_of(experiment.dataset, directory)) is not None:
         # runs with few objects see those scenes of the same set that have few, as the paper restricts MOVi-C
-        scenes = make_features(made, "train", made.scenes.objects, min(made.scenes.num, steps_times_batch))
+        scenes = make_features(made, "train", made.scenes.objects, min(made.scenes.num, steps_times_batch), device)
         return _checked(scenes.filter(max_objects=experiment.max_objects)[:num], experiment)
     scenes = _load(experiment, experiment.dataset, "train", directory).filter(max_objects=experiment.max_objects)
     if not _has_validation(experiment, directory):
@@ -48,14 +57,16 @@ def training_scenes(experiment: Experiment, directory: str | Path | None = None,
     return _checked(scenes, experiment)
 
 
-def validation_scenes(experiment: Experiment, directory: str | Path | None = None) -> Scenes:
+def validation_scenes(
+    experiment: Experiment, directory: str | Path | None = None, device: str | torch.device = "auto"
+) -> Scenes:
     """What its validation looks at: of the validation split; where there is none, scenes that training leaves out."""
     num = experiment.recipe.validation_scenes
     if experiment.scenes is not None and directory is None:
         return _generate(experiment.scenes, "val", experiment.scenes.objects, num)
     if (made := _features_of(experiment.dataset, directory)) is not None:
         fewest, most = made.scenes.objects
-        return make_features(made, "val", (fewest, min(most, experiment.max_objects or most)), num)
+        return make_features(made, "val", (fewest, min(most, experiment.max_objects or most)), num, device)
     split = "val" if _has_validation(experiment, directory) else "train"
     scenes = _load(experiment, experiment.dataset, split, directory)
     return scenes.filter(max_objects=experiment.max_objects).sample(num)
@@ -67,12 +78,13 @@ def evaluation_scenes(
     objects: tuple[int, int],
     num: int,
     directory: str | Path | None = None,
+    device: str | torch.device = "auto",
 ) -> Scenes:
     """`num` scenes with `objects` (fewest, most) of `dataset`'s test split; made when it is known how."""
     if experiment.scenes is not None and directory is None and dataset == experiment.dataset:
         return _generate(experiment.scenes, "test", objects, num)
     if (made := _features_of(dataset, directory)) is not None:
-        return make_features(made, "test", objects, num)
+        return make_features(made, "test", objects, num, device)
     return _load(experiment, dataset, "test", directory).filter(*objects).sample(num)
 
 
@@ -85,12 +97,14 @@ def require_built(experiment: Experiment, tests: Iterable[EvaluationSet], direct
             _load(experiment, dataset, split, directory)
 
 
-def make_features(made: GeneratedFeatures, split: str, objects: tuple[int, int], num: int) -> Scenes:
+def make_features(
+    made: GeneratedFeatures, split: str, objects: tuple[int, int], num: int, device: str | torch.device = "auto"
+) -> Scenes:
     """The first `num` scenes of a split with `objects` (fewest, most), with features; computed once and cached."""
     spec = made.scenes.spec(split, objects)
     backbone = _bundled_backbone(bundled_file(made.encoder))
     folder = cache_folder() / "data" / "generated-features" / _fingerprint(spec, backbone)[:16]
-    return open_or_build(folder, num, lambda directory, _: compute(cached(spec, num), backbone, directory))
+    return open_or_build(folder, num, lambda directory, _: compute(cached(spec, num), backbone, directory, device))
 
 
 def require_features_of(experiment: Experiment, data: str) -> None:

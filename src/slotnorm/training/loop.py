@@ -87,10 +87,11 @@ def train(
         else:
             lock = None
             ranks.wait_for_first()
-        scenes, run = _open(path, experiment, data)
+        scenes, run = _open(path, experiment, data, ranks.device)
         if ranks.first:
             ranks.wait_for_first()
-        training = Trainer(run, scenes, validation_scenes(experiment, data), ranks, told, validate_slots, lock)
+        validated = validation_scenes(experiment, data, ranks.device)
+        training = Trainer(run, scenes, validated, ranks, told, validate_slots, lock)
         if ranks.first:
             _warn_of_too_few_slots(scenes, training.learner.model, experiment.slots)
         stop = stack.enter_context(
@@ -114,8 +115,9 @@ class Trainer:
         validate_slots: Sequence[int] | None = None,
         lock: Lock | None = None,
     ) -> None:
-        self.run, self.scenes, self.validated, self.ranks = run, scenes, validated, ranks
+        self.run, self.ranks = run, ranks
         self.lock = lock  # the first rank's
+        self.scenes, self.validated = scenes.compute_on(ranks.device), validated.compute_on(ranks.device)
         self.experiment, self.recipe = run.experiment, run.experiment.recipe
         self.learner = Learner(run.experiment, ranks)
         self.validate_slots = tuple(validate_slots or validated_slots(self.learner.model, run.experiment))
@@ -260,10 +262,10 @@ def _finished(path: Path, experiment: Experiment) -> Run | None:
     return run if run.experiment == experiment and run.finished else None
 
 
-def _open(path: Path, experiment: Experiment, data: str | Path | None) -> tuple[Scenes, Run]:
+def _open(path: Path, experiment: Experiment, data: str | Path | None, device: torch.device) -> tuple[Scenes, Run]:
     """The scenes and the run; a run that exists keeps its number of scenes even when its steps grow."""
     known = Run.open(path).scenes if (path / "experiment.json").exists() else None
-    scenes = training_scenes(experiment, data, known)
+    scenes = training_scenes(experiment, data, known, device)
     return scenes, runs.start(path, experiment, len(scenes), data_fingerprint(scenes))
 
 
