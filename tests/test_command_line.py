@@ -58,6 +58,8 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
         ("eval runs --unfinished=yes", "--unfinished is a switch and takes no value; leave out =yes"),
         ("eval -x runs", "slotnorm eval has no option -x"),
         ("train toy --slots five", "--slots is 'five', but must be a whole number"),
+        ("train toy --slots 5,10", "--slots is '5,10', but one number is meant: write --slots 5"),
+        ("train toy --seed 1:3", "--seed is '1:3', but one number is meant: write --seed 1"),
         ("train toy --lr fast", "--lr is 'fast', but must be a number"),
         ("train toy --lr nan", "--lr is 'nan', but must be a finite number"),
         ("train toy --lr", "--lr needs a value: --lr FLOAT"),

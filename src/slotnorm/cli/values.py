@@ -86,6 +86,8 @@ def _whole_number(word: str, name: str) -> int:
     try:
         return int(word)
     except ValueError:
+        if several := re.fullmatch(r"(\d+)[,:][\d,:]*", word):
+            raise UserError(f"{name} is {word!r}, but one number is meant: write {name} {several[1]}") from None
         raise UserError(f"{name} is {word!r}, but must be a whole number") from None
 
 
