@@ -3,7 +3,6 @@
 import atexit
 import multiprocessing
 import os
-import pathlib
 import resource
 import signal
 import socket
@@ -157,9 +156,8 @@ def die_inside_save(save: int, call: int) -> None:
         if state["saves"] == save:  # the call was beyond the last one
             print("the save has", state["calls"], "calls", flush=True)
 
-    for owner, name in ((os, "open"), (os, "fsync"), (os, "replace"), (os, "close"), (os, "unlink")):
-        setattr(owner, name, counted(getattr(owner, name)))
-    pathlib.Path.write_bytes = counted(pathlib.Path.write_bytes)  # type: ignore[method-assign]
+    for name in ("open", "pwrite", "fsync", "replace", "close", "unlink"):
+        setattr(os, name, counted(getattr(os, name)))
     checkpoints.save = watched_save
 
 

@@ -73,7 +73,7 @@ def test_a_finished_run_is_not_trained_again(run: Run, data: Path) -> None:
         ({"learning_rate": 0.5}, "was started with recipe.learning_rate 0.01, not 0.5"),
         ({"checkpoint_every": 5}, "was started with recipe.checkpoint_every 4, not 5"),
         ({"model": dataclasses.replace(tiny.IMAGES, dim=4)}, "was started with recipe.model.dim 8, not 4"),
-        ({"steps": 11}, "already been trained to step 12, beyond recipe.steps 11: steps may only grow"),
+        ({"steps": 11}, "was started with recipe.steps 12, and 11 are fewer: steps may only grow; give 12 or more"),
     ],
 )
 def test_another_recipe_is_refused_by_the_field(run: Run, data: Path, changes: dict[str, Any], sentence: str) -> None:

@@ -25,7 +25,7 @@ from slotnorm.data.scenes import Scenes
 from slotnorm.errors import DamagedFile, NonFinite, UserError
 from slotnorm.runtime.progress import Progress
 from slotnorm.storage import seals
-from slotnorm.storage.files import write_at
+from slotnorm.storage.files import open_in_place, write_at
 from slotnorm.storage.locks import NAME, Lock
 from slotnorm.storage.seals import canonical, write_sealed
 
@@ -202,7 +202,8 @@ class Builder:
                 self._let_go()
                 return
             for stray in self.directory.glob(".*.tmp"):  # left by a process that was killed while writing
-                stray.unlink(missing_ok=True)
+                if not stray.is_dir() or stray.is_symlink():  # a folder is not ours
+                    stray.unlink(missing_ok=True)
             if (self.directory / STATE).exists():
                 self._resume()
             else:
@@ -210,7 +211,7 @@ class Builder:
                 self.flush()  # from here on the folder is known to be ours
             for field in self._fields:
                 path, length = self.directory / field.file, HEADER + self.done * field.row_bytes
-                self._descriptors[field.name] = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+                self._descriptors[field.name] = open_in_place(path)
                 if self.done and path.stat().st_size < length:
                     raise DamagedFile(
                         f"{path} is shorter than {STATE} says; delete {self.directory} and build it again"

@@ -163,7 +163,8 @@ def _receive(remote: Remote, part: Path, done: int, progress: Progress) -> None:
         asked["If-Range"] = remote.etag
     with open_address(remote.url, headers=asked) as answer:
         start = _start_of(answer, remote, done)
-        with open(part, "ab" if start else "wb") as file:
+        descriptor = files.open_in_place(part, os.O_WRONLY | (os.O_APPEND if start else os.O_TRUNC))
+        with open(descriptor, "ab" if start else "wb") as file:
             for block in read_answer(answer, remote.length - start):
                 _write(file, block, part)
                 progress.advance((file.tell() // _MEGABYTE) - (file.tell() - len(block)) // _MEGABYTE)

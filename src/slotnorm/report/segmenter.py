@@ -183,6 +183,8 @@ def _segment_one(path: Path, segmenter: Segmenter, folder: Path) -> str:
 
 def save(found: Segmentation, folder: Path, facts: dict[str, Any]) -> None:
     """Write labels.png, overlay.png, a cut-out of each slot that has pixels, and slots.json, which is the last."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    files.make_subfolder(folder)
     slots, earlier = found.slots(), _earlier(folder)
     colors = np.rint(palette(np.arange(1, len(slots) + 1)) * 255).astype(np.uint8)
     labels = Image.fromarray(found.labels)  # a palette makes it show colours; its values stay the slots' numbers

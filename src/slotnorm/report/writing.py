@@ -140,7 +140,8 @@ class _Folder:
         So a report that was interrupted here is known as one, and the same command writes it again.
         """
         for name in set(known).difference(self.files, self.streams):
-            (out / name).unlink(missing_ok=True)
+            if not (out / name).is_dir():
+                (out / name).unlink(missing_ok=True)
         hashes = {name: hashlib.sha256(content).hexdigest() for name, content in self.files.items()}
         for name, chunks in self.streams.items():
             whole = hashlib.sha256()
@@ -148,6 +149,8 @@ class _Folder:
                 whole.update(chunk)
             hashes[name] = whole.hexdigest()
         write_sealed(out / MANIFEST, {"slotnorm": __version__, "files": hashes})
+        for folder in {name.rpartition("/")[0] for name in hashes} - {""}:
+            files.make_subfolder(out / folder)
         for name, content in self.files.items():
             files.write(out / name, content)
         for name, chunks in self.streams.items():

@@ -1,14 +1,22 @@
-"""Files that are whole or not there: written beside their place, flushed to disk, read back, then renamed."""
+"""Files that are whole or not there: written beside their place, flushed to disk, read back, then renamed.
+
+What is written goes nowhere else: a link in a file's or a folder's place is refused, not followed.
+"""
 
 import contextlib
+import errno
 import hashlib
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 from slotnorm.errors import DamagedFile, UserError
 
 _BLOCK = 1 << 20
+
+# how files are opened for writing; each is 0 where the system does not have it
+PLAIN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 
 def sha256(path: Path) -> str:
@@ -47,6 +55,47 @@ def write_at(descriptor: int, content: bytes | memoryview, offset: int) -> int:
     return offset
 
 
+def open_in_place(path: Path, flags: int = os.O_RDWR) -> int:
+    """A descriptor of a file that is written where it is, made if it is not there; the one way to open such a file.
+
+    Refused is what would change another file, too: a symbolic link, a second name of a file (a hard link). What is
+    no file at all (a pipe, a device, a folder) is refused as well.
+    """
+    try:
+        descriptor = os.open(path, flags | os.O_CREAT | os.O_NONBLOCK | PLAIN, 0o644)
+    except OSError as error:
+        if error.errno == errno.ELOOP or path.is_symlink():
+            raise refused_link(path) from None
+        raise
+    facts = os.fstat(descriptor)
+    if stat.S_ISREG(facts.st_mode) and facts.st_nlink <= 1:
+        return descriptor
+    os.close(descriptor)
+    if not stat.S_ISREG(facts.st_mode):
+        raise UserError(f"cannot write {path}: it is not a file; move it away")
+    raise UserError(
+        f"cannot write {path}: the file has {facts.st_nlink} names (hard links), and all of them would change; "
+        "put a copy in its place"
+    )
+
+
+def refused_link(path: Path) -> UserError:
+    """What is said of a link where something is to be written."""
+    return UserError(f"{path} is a link, and links are not written through; put what it leads to in its place")
+
+
+def make_subfolder(folder: Path) -> None:
+    """Make a folder inside one that the user has named; a link in its place, which may lead elsewhere, is refused."""
+    if folder.is_symlink():
+        raise refused_link(folder)
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"cannot make the folder {folder}: {error.strerror or error}; free some space, or choose another folder"
+        ) from error
+
+
 @contextlib.contextmanager
 def replacing(path: Path, make_folder: bool = True) -> Iterator[Path]:
     """Give a temporary path in the same folder; on success it is flushed and renamed to `path`, otherwise removed.
@@ -63,17 +112,21 @@ def replacing(path: Path, make_folder: bool = True) -> Iterator[Path]:
         raise UserError(f"cannot write {path}: no folder can be made for it ({reason}); choose another") from error
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
+        temporary.unlink(missing_ok=True)  # whatever it is: what is made now is a file of its own
+        os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | PLAIN, 0o644))
         yield temporary
         sync_file(temporary)
         os.replace(temporary, path)
         sync_folder(path.parent)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink()
         raise UserError(
             f"cannot write {path}: {error.strerror or error}; free some space or choose another folder"
         ) from error
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink()
         raise
 
 
@@ -81,8 +134,12 @@ def write(path: Path, content: bytes, make_folder: bool = True) -> str:
     """Write `content` atomically, read it back, and return its SHA-256."""
     expected = hashlib.sha256(content).hexdigest()
     with replacing(path, make_folder) as temporary:
-        temporary.write_bytes(content)
-        sync_file(temporary)
+        descriptor = os.open(temporary, os.O_WRONLY | PLAIN)
+        try:
+            write_at(descriptor, content, 0)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
         if (actual := sha256(temporary)) != expected:
             raise DamagedFile(
                 f"{path} reads back as {actual[:12]}, not as written {expected[:12]}: the disk is failing"

@@ -21,7 +21,7 @@ from types import ModuleType, TracebackType
 from typing import Literal
 
 from slotnorm.errors import Locked, LostFolder, UserError
-from slotnorm.storage.files import write_at
+from slotnorm.storage.files import PLAIN, refused_link, write_at
 
 fcntl: ModuleType | None
 try:
@@ -152,7 +152,7 @@ class Lock:
         for _ in range(_ATTEMPTS):
             self.folder.mkdir(parents=True, exist_ok=True)
             try:
-                descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _FLAGS, 0o644)
+                descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | PLAIN, 0o644)
             except FileExistsError:
                 if (taken := self._take_over(is_patient=time.monotonic() - began < _PATIENCE)) is not None:
                     return taken
@@ -164,12 +164,12 @@ class Lock:
     def _take_over(self, is_patient: bool) -> tuple[int, Holder] | None:
         """The lock that is there, if its holder is dead; None to look again, and `Locked` if it lives."""
         try:
-            descriptor = os.open(self.path, os.O_RDWR | _FLAGS)
+            descriptor = os.open(self.path, os.O_RDWR | PLAIN)
         except FileNotFoundError:  # released this moment
             return None
         except OSError as error:
             if error.errno == errno.ELOOP:
-                raise UserError(f"{self.path} is a link, and links are not written through; remove it") from None
+                raise refused_link(self.path) from None
             raise
         try:
             flock = _try_flock(descriptor)
@@ -192,7 +192,7 @@ class Lock:
         token = dead.token if dead is not None and dead.token else "unnamed"
         guard = self._guard(token)
         try:
-            again = os.open(self.path, os.O_RDONLY | _FLAGS)  # as others may have left it since it was looked at
+            again = os.open(self.path, os.O_RDONLY | PLAIN)  # as others may have left it since it was looked at
             try:
                 same = Holder.from_bytes(os.pread(again, _MOST_BYTES, 0)) == dead and self._is_still(descriptor)
             finally:
@@ -209,7 +209,7 @@ class Lock:
         for number in range(1, _ATTEMPTS):
             guard = self.folder / f"{NAME}.after-{token}-{number}.tmp"
             try:
-                os.close(os.open(guard, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FLAGS, 0o644))
+                os.close(os.open(guard, os.O_WRONLY | os.O_CREAT | os.O_EXCL | PLAIN, 0o644))
             except FileExistsError:
                 with contextlib.suppress(FileNotFoundError):
                     if _now(self.folder) - os.stat(guard, follow_symlinks=False).st_mtime < LEASE:
@@ -246,7 +246,7 @@ class Lock:
                 return
 
     def _is_ours(self) -> bool:
-        descriptor = os.open(self.path, os.O_RDONLY | _FLAGS)
+        descriptor = os.open(self.path, os.O_RDONLY | PLAIN)
         try:
             holder = Holder.from_bytes(os.pread(descriptor, _MOST_BYTES, 0))
             return holder is not None and holder.token == self._holder.token
@@ -268,7 +268,7 @@ class Lock:
 def lock_holder(folder: Path) -> str | None:
     """Who holds the lock of `folder`; None when nobody does, or a process that is dead. The lock is not touched."""
     try:
-        descriptor = os.open(folder / NAME, os.O_RDONLY | _FLAGS)
+        descriptor = os.open(folder / NAME, os.O_RDONLY | PLAIN)
     except OSError:
         return None
     try:
@@ -277,9 +277,6 @@ def lock_holder(folder: Path) -> str | None:
         return None if verdict == "dead" else str(holder or "another process")
     finally:
         os.close(descriptor)
-
-
-_FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
 def _judge(holder: Holder | None, flock: Flock, descriptor: int, folder: Path) -> Literal["alive", "dead", "unclear"]:
@@ -325,7 +322,7 @@ def _now(folder: Path) -> float:
     """The time that the file system of `folder` gives a file that is made now."""
     path = folder / f"{NAME}.clock-{secrets.token_hex(8)}.tmp"
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FLAGS, 0o600)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | PLAIN, 0o600)
     except OSError:  # a folder that can only be read: this machine's clock must do
         return time.time()
     try:

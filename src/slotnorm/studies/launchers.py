@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Literal
 
 from slotnorm.errors import UserError
 from slotnorm.runtime.registry import Registry
+from slotnorm.storage import files
 
 State = Literal["waiting", "running", "lost"] | int
 """How a job stands: lost when it neither ran to its own end nor will, e.g. with its machine; else its exit code."""
@@ -159,13 +160,13 @@ class Local(Launcher):
             ticket, job = self._waiting.popleft()
             try:
                 self._processes[ticket] = _start_process(job)
-            except OSError as error:  # of this job alone: its log, or its command, cannot be opened
+            except (OSError, UserError) as error:  # of this job alone: its log, or its command, cannot be opened
                 self._refusals[ticket] = f"it cannot be started: {error}"
 
 
 def _start_process(job: Job) -> subprocess.Popen[bytes]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    with open(job.log, "ab") as log:
+    with open(files.open_in_place(job.log, os.O_WRONLY | os.O_APPEND), "ab") as log:
         # a session of its own: Ctrl-C reaches this process alone, which passes it on
         return subprocess.Popen(
             job.command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment, start_new_session=True

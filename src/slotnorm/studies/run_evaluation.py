@@ -27,6 +27,7 @@ from slotnorm.experiments import EvaluationSet, Study, evaluation_set, evaluatio
 from slotnorm.metrics import all_metrics
 from slotnorm.runtime.devices import choose_device
 from slotnorm.runtime.progress import Progress
+from slotnorm.storage.files import make_subfolder
 from slotnorm.storage.locks import Lock
 from slotnorm.storage.seals import read_sealed, write_sealed
 from slotnorm.training.experiment_scenes import evaluation_scenes, require_features_of
@@ -67,6 +68,7 @@ class RunEvaluation:
 
     def evaluate(self) -> Rows:
         """The rows with every number of slots: those that are there, and the others made."""
+        make_subfolder(self.folder)
         with Lock(self.folder) as lock:
             header = self.evaluation.header
             on_disk = self._read(header)
@@ -99,8 +101,8 @@ class RunEvaluation:
     def _remove_parts(self) -> None:
         """Also those of an interrupted evaluation that asked for something else: they would never be used."""
         parts = self.folder / ".unfinished"
-        for leftover in parts.glob(f"{self.test.name}@*"):
-            shutil.rmtree(leftover)
+        for leftover in parts.glob(f"{self.test.name}@*") if not parts.is_symlink() else ():
+            leftover.unlink() if leftover.is_symlink() else shutil.rmtree(leftover)
         if parts.is_dir() and not any(parts.iterdir()):
             parts.rmdir()
 
@@ -157,6 +159,8 @@ class RunEvaluation:
     def _score(self, missing: Sequence[int], header: dict[str, Any], lock: Lock) -> Scores:
         """Score what is missing, going on from what an interrupted evaluation has left."""
         folder = self.folder / ".unfinished" / f"{self.test.name}@{header['identity'][:16]}"
+        make_subfolder(folder.parent)
+        make_subfolder(folder)
         parts = list(_load_parts(folder))
         number = max((int(path.stem) for path in folder.glob("*.npz")), default=0)
         work = list(self._work(parts, missing))

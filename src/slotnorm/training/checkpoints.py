@@ -1,5 +1,6 @@
 """Checkpoints that are whole or not there: weights, optimizer state, and a sealed record that is the commit."""
 
+import contextlib
 import dataclasses
 import logging
 import re
@@ -24,19 +25,32 @@ def save(
 ) -> None:
     """Write step-N.safetensors, its optimizer state and last step-N.json; then remove all but the newest `keep`.
 
-    A crash at any moment leaves either the whole checkpoint or files without a record, which the next save removes. The
-    folder that `folder` is in must be there: a run that was removed is not made again.
+    A crash at any moment leaves either the whole checkpoint or files without a record, which the next save removes; a
+    save that fails leaves none. The folder that `folder` is in must be there: a run that was removed is not made again.
     """
     require_finite(optimizer)
     optimizer = {name: tensor.detach().cpu().contiguous() for name, tensor in optimizer.items()}
     contents = zip(file_names(weights.step), (pack(weights), safetensors_torch.save(optimizer)), strict=True)
+    files.make_subfolder(folder)
+    record = folder / f"step-{weights.step}.json"
     try:
-        folder.mkdir(exist_ok=True)
+        written = {
+            name: FileFacts(files.write(folder / name, content, False), len(content)) for name, content in contents
+        }
+        write_record(record, weights.step, written, progress, where)
+    except BaseException:
+        if not record.exists():
+            for name in file_names(weights.step):
+                with contextlib.suppress(OSError):
+                    (folder / name).unlink()
+        raise
+    try:
+        _prune(folder, weights.step, keep)
     except OSError as error:
-        raise UserError(f"cannot write {folder}: {error.strerror or error}; no checkpoint was saved") from error
-    written = {name: FileFacts(files.write(folder / name, content, False), len(content)) for name, content in contents}
-    write_record(folder / f"step-{weights.step}.json", weights.step, written, progress, where)
-    _prune(folder, weights.step, keep)
+        raise UserError(
+            f"cannot remove old files of {folder}: {error.strerror or error}; step {weights.step} is saved, and the "
+            "same command continues"
+        ) from error
 
 
 def committed(folder: Path) -> list[int]:
@@ -116,7 +130,11 @@ def _prune(folder: Path, step: int, keep: int) -> None:
     """Remove checkpoints older than the newest `keep` up to `step`, and what a crash left behind; none above `step`."""
     steps = committed(folder)
     kept = {*[old for old in steps if old <= step][:keep], *[later for later in steps if later > step]}
-    stale = [path for path in folder.iterdir() if (name := _NAME.fullmatch(path.name)) and int(name[1]) not in kept]
+    stale = [
+        path
+        for path in folder.iterdir()
+        if (name := _NAME.fullmatch(path.name)) and int(name[1]) not in kept and not _is_folder(path)
+    ]
     # the record goes first: without it the rest is not a checkpoint, so a crash in between leaves no damaged one
     for path in sorted(stale, key=lambda path: path.suffix != ".json"):
         path.unlink()
@@ -126,6 +144,11 @@ def _prune(folder: Path, step: int, keep: int) -> None:
 def remove_temporaries(folder: Path) -> None:
     """Remove what an interrupted `files.replacing` left; only the holder of the run's lock may call this."""
     for path in folder.glob(".*.tmp"):
-        if path.is_file() and not path.is_symlink():  # what is neither is not ours
+        if not _is_folder(path):
             path.unlink(missing_ok=True)
     files.sync_folder(folder)
+
+
+def _is_folder(path: Path) -> bool:
+    """What was not made by a save, whatever its name is, and is left alone."""
+    return path.is_dir() and not path.is_symlink()

@@ -153,7 +153,7 @@ class Trainer:
             self.observers.tell("end", self.step, self.step == self.recipe.steps)
 
     def _loop(self, stop: Stop, workers: int) -> None:
-        started, seconds_before = time.monotonic(), self.seconds
+        last = time.monotonic()
         steps = batches(
             self.scenes,
             seed=self.experiment.seed,
@@ -172,7 +172,9 @@ class Trainer:
                 if self.lock:
                     self.lock.check()
                 self.step = batch.step + 1
-                self.seconds = seconds_before + time.monotonic() - started
+                now = time.monotonic()
+                self.seconds += max(now - last, 0.0)  # a clock that is set back, or faked, takes no time away
+                last = now
                 self._after(outcome)
                 if progress:
                     progress.advance(note=self._note(outcome))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from slotnorm.errors import DamagedFile, UserError
-from slotnorm.storage.files import write_at
+from slotnorm.storage.files import open_in_place, write_at
 from slotnorm.storage.seals import parse_json, read_bounded
 from slotnorm.training.observers import Observer
 from slotnorm.training.records import LARGEST_METRICS, MetricsFacts
@@ -35,7 +35,7 @@ class MetricsFile(Observer, registered=False):
         self.validation = newest_validation([_row(line, path) for line in lines.splitlines()])
         """The newest scores among the saved lines."""
         try:
-            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            self._descriptor = open_in_place(path)
             os.ftruncate(self._descriptor, len(lines))
         except OSError as error:
             raise self._cannot_write(error) from error

@@ -142,6 +142,7 @@ class Pictures(Observer):
     def on_picture(self, step: int, picture: "Picture") -> None:
         from slotnorm.training.pictures import to_png
 
+        files.make_subfolder(self.folder)
         files.write(self.folder / f"step-{step}.png", to_png(picture.sheet()))
 
 
@@ -164,7 +165,7 @@ class CommaSeparated(Observer):
         self._append(step, _tagged("validation", scores))
 
     def _append(self, step: int, numbers: dict[str, float]) -> None:
-        with open(self.path, "a") as file:
+        with open(files.open_in_place(self.path, os.O_WRONLY | os.O_APPEND), "a") as file:
             file.writelines(f"{step},{name},{value!r}\n" for name, value in numbers.items())
 
 
@@ -176,6 +177,7 @@ class TensorBoard(Observer):
     def on_start(self, run: "Run", step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
+        files.make_subfolder(run.path / "tensorboard")
         # what was written behind the checkpoint is hidden: it is told again
         self.writer = SummaryWriter(str(run.path / "tensorboard"), purge_step=step + 1 if step else None)
 
@@ -212,6 +214,7 @@ class WeightsAndBiases(Observer):
     def on_start(self, run: "Run", step: int) -> None:
         import wandb
 
+        files.make_subfolder(run.path / "wandb")
         settings = wandb.Settings(  # neither the screen nor the source of whoever trains is recorded
             silent=True, console="off", disable_git=True, disable_code=True, save_code=False
         )

@@ -187,9 +187,10 @@ def start(path: Path, experiment: Experiment, scenes: int, data: str) -> Run:
                 f"{path} was started with {field} {old}, not {new}: a run keeps its experiment; "
                 "give that value, or train into another folder with --into"
             )
-        if new < run.step:
+        if new < old:
             raise UserError(
-                f"{path} has already been trained to step {run.step}, beyond recipe.steps {new}: steps may only grow"
+                f"{path} was started with recipe.steps {old}, and {new} are fewer: steps may only grow; give {old} or "
+                "more, or train into another folder with --into"
             )
     if (run.scenes, run.data) != (scenes, data):
         raise UserError(

@@ -1,0 +1,152 @@
+"""Every verb that writes, on a file system without room; run by test_full_disk.py in a namespace where it may mount.
+
+    unshare --user --map-root-user --mount python tests/full_disk_verbs.py FOLDER SET RUN
+
+Prints how many commands met a full disk. Each must say one sentence, exit with 1 or 2, and be done when it is given
+again after room was made.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+import slotnorm.report.demo
+import slotnorm.report.writing
+import slotnorm.studies.run_evaluation
+import slotnorm.training.loop  # noqa: F401  # imported here once, and not by each command
+from slotnorm.cli.verbs import main
+
+ROOM = 64 << 20
+LEFT = (0, 4 << 10, 16 << 10, 60 << 10, 200 << 10)  # bytes that are free when a command starts
+
+
+def commands(disk: Path, data: Path, run: Path, picture: Path) -> dict[str, list[str]]:
+    into, own = str(disk / "runs"), str(disk / "own" / run.name)
+    small = [
+        "--recipe.steps",
+        "4",
+        "--recipe.checkpoint-every",
+        "2",
+        "--recipe.batch-size",
+        "2",
+        "--recipe.validation-scenes",
+        "8",
+    ]
+    small += ["--data", str(disk.parent / "scenes")]
+    experiment = ["--experiment", str(run / "experiment.json"), "--data", str(data), "--into", into]
+    return {
+        "train": ["train", *experiment, "--log", "pictures", "csv"],
+        "sweep": ["sweep", "toy", "--norms", "weighted_sum", "--seeds", "1", "--into", into, *small],
+        "eval": ["eval", own, "--dataset", "toy", "--data", str(data), "--slots", "3:5", "--scenes", "16"],
+        "report": ["report", own, "--out", str(disk / "report")],
+        "segment": ["segment", str(picture), "--run", str(run), "--slots", "4", "--out", str(disk / "segments")],
+        "generate": ["data", "generate", "--num", "8", "--size", "32", "--seed", "1", "--out", str(disk / "made")],
+        "folder": [
+            "data",
+            "folder",
+            "--from",
+            str(picture.parent.parent),
+            "--size",
+            "16",
+            "--out",
+            str(disk / "images"),
+        ],
+        "check": ["data", "check", str(disk / "set")],
+    }
+
+
+def start(arguments: list[str], said: Path) -> int:
+    """A command in a process of its own; its exit code."""
+    if (child := os.fork()) == 0:
+        with open(said, "wb") as log:
+            os.dup2(log.fileno(), 1)
+            os.dup2(log.fileno(), 2)
+        sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
+        code = 1
+        try:
+            main(arguments)
+            code = 0
+        except SystemExit as ended:
+            code = ended.code if isinstance(ended.code, int) else 1
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def prepare(disk: Path, data: Path, run: Path) -> None:
+    """What the verbs work on, on the disk itself; an evaluated run."""
+    for entry in disk.iterdir():
+        shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+    shutil.copytree(run, disk / "own" / run.name)
+    shutil.copytree(data, disk / "set")
+
+
+def fill(disk: Path, left: int) -> Path:
+    filler = disk / "filler"
+    with open(filler, "wb") as file:
+        free = shutil.disk_usage(disk).free
+        file.write(bytes(max(free - left, 0)))
+    assert shutil.disk_usage(disk).free <= left + 8192
+    return filler
+
+
+def main_loop(folder: Path, data: Path, run: Path) -> int:
+    disk, said = folder / "disk", folder / "said.txt"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={ROOM}", "tmpfs", str(disk)], check=True)
+    os.environ["SLOTNORM_CACHE"] = str(disk / "cache")
+    torch.set_num_threads(1)
+    picture = folder / "pictures" / "images" / "picture.png"
+    picture.parent.mkdir(parents=True)
+    Image.fromarray(np.random.default_rng(0).integers(0, 255, (40, 40, 3), np.uint8)).save(picture)
+    made = [
+        "data",
+        "generate",
+        "--objects",
+        "1:3",
+        "--num",
+        "80",
+        "--size",
+        "24",
+        "--style",
+        "flat",
+        "--out",
+        str(folder / "scenes"),
+    ]
+    assert start(made, said) == 0, said.read_text()
+    full = 0
+    prepare(disk, data, run)
+    evaluated = commands(disk, data, run, picture)["eval"]
+    assert start(evaluated, said) == 0, said.read_text()
+    shutil.copytree(disk / "own" / run.name / "rows", folder / "rows")
+    for verb, arguments in commands(disk, data, run, picture).items():
+        for left in LEFT:
+            prepare(disk, data, run)
+            if verb == "report":
+                shutil.copytree(folder / "rows", disk / "own" / run.name / "rows")
+            filler = fill(disk, left)
+            code, words = start(arguments, said), said.read_text()
+            assert "Traceback" not in words, f"{verb} with {left} bytes free: {words}"
+            if code:
+                full += 1
+                assert code in (1, 2), f"{verb} with {left} bytes free: exit code {code}: {words}"
+                assert "No space left on device" in words or "full" in words or "GB free" in words, f"{verb}: {words}"
+                assert not list(disk.rglob("*.tmp")), f"{verb} with {left} bytes free left {list(disk.rglob('*.tmp'))}"
+            filler.unlink()
+            again, words = start(arguments, said), said.read_text()
+            assert again == 0, f"{verb}, again after {left} bytes were free: exit code {again}: {words}"
+    return full
+
+
+if __name__ == "__main__":
+    print(main_loop(*map(Path, sys.argv[1:4])))

@@ -1,0 +1,159 @@
+"""Nothing is written outside of the folder that was named: every path that is written is put to the test as a link."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+import processes
+import tiny
+from slotnorm.cli import verbs
+from slotnorm.data import Builder
+from slotnorm.errors import UserError
+from slotnorm.storage import files
+from slotnorm.training.loop import train
+from slotnorm.training.runs import Run
+
+PRECIOUS = b"precious\n"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.build_scenes(tmp_path_factory.mktemp("data")).directory
+
+
+@pytest.fixture(scope="module")
+def unfinished(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Path:
+    """A run's folder after 12 of 16 steps, with everything in it that training and evaluation write."""
+    run = train(tiny.experiment(steps=12), tmp_path_factory.mktemp("runs"), data=data, observers=["pictures", "csv"])
+    evaluate(run.path, data)
+    return run.path
+
+
+def evaluate(path: Path, data: Path) -> None:
+    arguments = ["eval", str(path), "--dataset", "toy", "--data", str(data), "--slots", "3:4", "--scenes", "8"]
+    try:
+        verbs.main(arguments)
+    except SystemExit as ended:
+        assert ended.code in (1, 2)  # noqa: PT017
+
+
+def outside(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def written_paths() -> list[str]:
+    """Of a run: what train, sweep and eval write, files and folders; those that are replaced by a rename among them."""
+    return [
+        ".lock", "experiment.json", "metrics.jsonl", "metrics.csv", "checkpoints", "pictures", "rows", "rows/.lock",
+        "rows/toy.npz", "rows/judgement.json", "rows/.unfinished", "checkpoints/step-16.safetensors",
+        "checkpoints/step-16.optimizer.safetensors", "checkpoints/step-16.json", "pictures/step-16.png",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("leads_to", ["something", "nothing"])
+@pytest.mark.parametrize("name", written_paths())
+def test_no_verb_writes_through_a_link_in_a_run(
+    tmp_path: Path, data: Path, unfinished: Path, name: str, leads_to: str
+) -> None:
+    path = shutil.copytree(unfinished, tmp_path / "runs" / unfinished.name)
+    place, victims = path / name, tmp_path / "victims"
+    victims.mkdir()
+    victim = victims / "victim"
+    if place.is_dir():
+        if leads_to == "something":
+            shutil.move(place, victim)
+        else:
+            shutil.rmtree(place)
+    elif place.exists():
+        place.unlink()
+    if leads_to == "something" and not victim.exists():
+        victim.mkdir() if name == "rows/.unfinished" else victim.write_bytes(PRECIOUS)
+    place.symlink_to(victim)
+    before = outside(victims)
+    try:
+        train(tiny.experiment(steps=16), path.parent, data=data, observers=["pictures", "csv"])
+    except UserError as refused:
+        assert "is a link, and links are not written through" in str(refused) or "experiment" in str(refused)  # noqa: PT017
+    evaluate(path, data)
+    assert outside(victims) == before
+    assert leads_to == "something" or not victim.exists()
+
+
+def test_a_log_of_a_sweep_is_not_appended_through_a_link(tmp_path: Path, data: Path) -> None:
+    experiment = tiny.experiment()
+    victim, folder = tmp_path / "victim", tmp_path / "runs" / experiment.run_name
+    victim.write_bytes(PRECIOUS)
+    folder.mkdir(parents=True)
+    (folder / "log.txt").symlink_to(victim)
+    arguments = ["sweep", "toy", "--norms", "weighted_sum", "--seeds", "1", "--into", str(tmp_path / "runs")]
+    command = processes.Command([*arguments, "--data", str(data), "--recipe.steps", "2"], tmp_path / "said.txt")
+    assert command.wait() == 1, command.said
+    assert "log.txt is a link, and links are not written through" in command.said
+    assert victim.read_bytes() == PRECIOUS
+
+
+@pytest.mark.parametrize("name", ["images.npy", "counts.npy", ".lock", "building.json"])
+def test_a_set_is_not_built_through_a_link(tmp_path: Path, name: str) -> None:
+    victim, folder = tmp_path / "victim", tmp_path / "set"
+    victim.write_bytes(PRECIOUS)
+    fields = {"images": ((4, 4, 3), "uint8")}
+    Builder(folder, fields, 8).close()
+    assert (folder / name).exists() or name == ".lock"
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to(victim)
+    with pytest.raises(UserError):
+        Builder(folder, fields, 8)
+    assert victim.read_bytes() == PRECIOUS
+
+
+def test_a_temporary_file_that_is_a_link_is_replaced_not_followed(tmp_path: Path) -> None:
+    victim, path = tmp_path / "victim", tmp_path / "folder" / "file"
+    victim.write_bytes(PRECIOUS)
+    path.parent.mkdir()
+    (path.parent / f".file.{os.getpid()}.tmp").symlink_to(victim)
+    files.write(path, b"content")
+    assert path.read_bytes() == b"content"
+    assert victim.read_bytes() == PRECIOUS
+    assert [entry.name for entry in path.parent.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("folder", ["figures", "tables"])
+def test_a_report_is_not_written_through_a_link(tmp_path: Path, unfinished: Path, folder: str) -> None:
+    out, victim = tmp_path / "report", tmp_path / "victim"
+    verbs.main(["report", str(unfinished), "--out", str(out)])
+    shutil.move(out / folder, victim)
+    (out / folder).symlink_to(victim)
+    for path in victim.iterdir():
+        path.write_bytes(PRECIOUS)
+    before = outside(victim)
+    with pytest.raises(SystemExit) as ended:
+        verbs.main(["report", str(unfinished), "--out", str(out)])
+    assert ended.value.code == 2
+    assert outside(victim) == before
+
+
+def test_a_file_with_two_names_is_not_written_in_place(tmp_path: Path, data: Path, unfinished: Path) -> None:
+    """As `cp -al` makes them: the copy's training must not cut the original's metrics."""
+    copy = tmp_path / "runs" / unfinished.name
+    shutil.copytree(unfinished, copy, copy_function=os.link)
+    before = outside(unfinished)
+    with pytest.raises(UserError, match=r"metrics\.jsonl: the file has 2 names \(hard links\), and all of them would"):
+        train(tiny.experiment(steps=16), copy.parent, data=data)
+    assert outside(unfinished) == before
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe"])
+def test_what_is_no_file_is_not_written_in_place(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.mkdir() if kind == "folder" else os.mkfifo(path)
+    with pytest.raises((UserError, IsADirectoryError)):
+        files.open_in_place(path)
+
+
+def test_a_run_that_is_a_link_itself_is_the_users_own_choice(tmp_path: Path, data: Path) -> None:
+    (tmp_path / "large disk").mkdir()
+    (tmp_path / "runs").symlink_to(tmp_path / "large disk")
+    assert train(tiny.experiment(), tmp_path / "runs", data=data).finished
+    assert Run.open(tmp_path / "large disk" / tiny.experiment().run_name).finished
