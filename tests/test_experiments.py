@@ -20,7 +20,7 @@ from slotnorm.training.schedule import adam_epsilon, learning_rate
 
 PAPER = ["clevr-6-7", "clevr-6-11", "movi-10-11", "movi-6-7", "movi-6-11", "properties", "ablation"]
 SMALL = ["toy", "toy-properties", "toy-ablation", "toy-features-4-5", "toy-features-2-3", "toy-features-2-5",
-         "small-6-7", "small-6-11", "clevr-mini-6-7"]  # fmt: skip
+         "small-6-7", "small-6-11", "clevr-mini-6-7", "own"]  # fmt: skip
 
 
 def test_the_experiments_of_the_paper_and_the_small_ones_are_there() -> None:
@@ -115,7 +115,7 @@ def test_the_listing_names_every_experiment_with_its_numbers() -> None:
     assert len(lines) == 1 + len(studies()) + len(transfers())
     for line, entry in zip(lines[1:], studies().values(), strict=False):
         assert line.startswith(entry.name)
-        assert f"({entry.experiment.max_objects}, {entry.experiment.slots})" in line
+        assert f"({entry.experiment.max_objects or '-'}, {entry.experiment.slots})" in line
         assert f"{entry.experiment.recipe.steps:,}" in line
         assert f"{entry.hours:g} ({entry.basis})" in line
 

@@ -314,7 +314,9 @@ BAD_FOLDERS = {
     "images/3.png is an image without a mask": lambda source: (source / "masks" / "3.png").unlink(),
     "masks/3.png cannot be decoded": lambda source: (source / "masks" / "3.png").write_bytes(b"\x89PNG"),
     "images/3.png cannot be decoded": lambda source: (source / "images" / "3.png").write_bytes(b""),
-    r"images/notes.txt is not a .png or .jpg or .jpeg file": lambda source: (source / "images" / "notes.txt").touch(),
+    "images/notes.txt is not a .png or .jpg or .jpeg or .webp or .tif or .tiff or .bmp file": (
+        lambda source: (source / "images" / "notes.txt").touch()
+    ),
     "3.png and 3.jpg have the same name": lambda source: Image.new("RGB", (16, 12)).save(source / "images" / "3.jpg"),
     "3.png is 20 x 12 pixels, the first image 16 x 12; give --size": (
         lambda source: [Image.new("L", (20, 12)).save(source / kind / "3.png") for kind in ("images", "masks")]
@@ -351,7 +353,7 @@ def test_what_does_not_fit_together_is_one_sentence(tmp_path, sentence, capsys):
     with pytest.raises(UserError, match=sentence) as caught:
         convert(source, tmp_path / "out")
     assert "\n" not in str(caught.value)
-    assert not (tmp_path / "out" / "manifest.json").exists()
+    assert not (tmp_path / "out").exists()
     with pytest.raises(SystemExit) as left:
         main(["data", "folder", "--from", str(source), "--out", str(tmp_path / "out")])
     assert left.value.code == 2
@@ -389,5 +391,7 @@ def test_a_folder_without_images_is_refused(tmp_path):
 def test_the_command_says_where_the_set_is(tmp_path, capsys):
     source = write_folder(tmp_path / "in with spaces")
     main(["data", "folder", "--from", str(source), "--out", str(tmp_path / "out"), "--size", "8", "--crop", "center"])
-    assert capsys.readouterr().out == f"5 scenes in {tmp_path / 'out'}\n"
+    sheet = tmp_path / "out" / "contact-sheet.png"
+    assert capsys.readouterr().out == f"5 scenes in {tmp_path / 'out'}\ncontact sheet: {sheet}\n"
+    assert sheet.is_file()
     assert Scenes.open(tmp_path / "out").images.shape == (5, 8, 8, 3)

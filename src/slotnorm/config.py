@@ -10,6 +10,8 @@ from slotnorm.storage.seals import digest
 from slotnorm.storage.serialization import newer, to_document
 
 Protocol = Literal["paper", "authors"]
+Fit = Literal["stretch", "crop", "pad"]
+"""How a picture becomes a square: scaled whatever its proportions; its largest centred square; whole, between bars."""
 
 SLOTS_FACTOR = 3  # times the training K: the most slots that training is watched at and reports look at, the question
 

@@ -142,9 +142,24 @@ _SMALL = Recipe(
     evaluation_iterations=5, flip=True, checkpoint_every=1_000, validate_every=2_000, validation_scenes=128,
 )  # fmt: skip
 # About an hour of one core; chosen by F-ARI on validation scenes at the training K: docs/results/clevr-renders.md.
-_CLEVR_MINI = dataclasses.replace(
-    _SMALL, model=dataclasses.replace(_SMALL_MODEL, dim=48, hidden=96, strides=(2, 2), positions="fourier")
-)
+_CLEVR_MINI_MODEL = dataclasses.replace(_SMALL_MODEL, dim=48, hidden=96, strides=(2, 2), positions="fourier")
+_CLEVR_MINI = dataclasses.replace(_SMALL, model=_CLEVR_MINI_MODEL)
+
+
+# Pictures of anyone's. Whatever the size, there are 16 x 16 tokens and the decoder starts from 8 x 8.
+OWN = "own"
+OWN_SIZES = (32, 64, 128)
+
+
+def own_model(size: int) -> ImageModel:
+    """The image autoencoder for pictures of anyone's at one of `OWN_SIZES`: clevr-mini's, with other strides."""
+    halvings = OWN_SIZES.index(size) + 1
+    strides = (2,) * halvings + (1,) * (halvings == 1)
+    return dataclasses.replace(_CLEVR_MINI_MODEL, size=size, strides=strides, decoder_strides=(2,) * (halvings + 1))
+
+
+_OWN = dataclasses.replace(_CLEVR_MINI, model=own_model(64), validate_every=500)
+_OWN_TEST = EvaluationSet(OWN, OWN, (0, 255))
 
 
 def _generated(
@@ -218,6 +233,10 @@ _SMALL_ONES = (
     Study(
         Experiment("clevr-mini-6-7", "clevr-mini", 7, _CLEVR_MINI, 6),
         "as Fig. 1: 64x64", (1,), 1.0, _SCALED, _tests("clevr-mini", _FEW, _MANY), test_scenes=1000,
+    ),
+    Study(
+        Experiment(OWN, OWN, 8, _OWN),
+        "your pictures: --data FOLDER", (1,), 1.2, _SCALED, (_OWN_TEST,), test_scenes=128,
     ),
 )  # fmt: skip
 
@@ -307,7 +326,7 @@ def listing() -> str:
     for entry in studies().values():
         factors = entry.experiment
         rows.append((
-            entry.name, entry.where, factors.dataset, f"({factors.max_objects}, {factors.slots})",
+            entry.name, entry.where, factors.dataset, f"({factors.max_objects or '-'}, {factors.slots})",
             f"{factors.recipe.steps:,}", str(len(entry.seeds)), f"{entry.hours:g} ({entry.basis})",
         ))  # fmt: skip
     for transfer in transfers().values():

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from slotnorm.cli.signatures import POSITIONAL, Argument
 from slotnorm.cli.values import read_range
-from slotnorm.config import Protocol, SceneSpec
+from slotnorm.config import Fit, Protocol, SceneSpec
 from slotnorm.errors import UserError
 
 if TYPE_CHECKING:
@@ -54,18 +54,32 @@ def generate(
     print(f"{len(build(spec, num, out, jobs))} scenes in {out}")
 
 
-def folder(source: Source, out: Path, size: int | None = None, crop: str = "none") -> None:
+def folder(
+    source: Source,
+    out: Path,
+    size: int | None = None,
+    crop: str = "none",
+    fit: Fit = "stretch",
+    skip_bad: bool = False,
+) -> None:
     """Convert a folder of your own images (with masks and properties, if any) into a set of scenes.
 
     Args:
-        source: the folder: images/NAME.png or .jpg, and if you have them masks/NAME.png and properties.json
+        source: the folder of PNG, JPEG, WebP, TIFF and BMP files; with masks/NAME.png and properties.json, if you have
+            them, the images are in its folder images
         out: where the set is built; the same command continues an interrupted one
         size: scale to size x size pixels; needed unless all images have one size
         crop: none, center (the largest centred square) or top:left:height:width in pixels, before scaling
+        fit: how a picture becomes that square: stretched whatever its proportions, its largest centred square (crop),
+            or whole between black bars (pad); the contact sheet shows it
+        skip_bad: leave out files that cannot be used, and say which (default: name them all and make nothing)
     """
+    from slotnorm.data.check import contact_sheet_beside
     from slotnorm.data.folder import convert
 
-    print(f"{len(convert(source, out, size, crop))} scenes in {out}")
+    scenes = convert(source, out, size, crop, fit, skip_bad)
+    print(f"{len(scenes)} scenes in {out}")
+    print(f"contact sheet: {contact_sheet_beside(scenes)}")
 
 
 def check(directory: Annotated[Path, POSITIONAL], sheet: Path | None = None, num: int = 32) -> None:

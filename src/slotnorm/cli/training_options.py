@@ -5,8 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from slotnorm import experiments
+from slotnorm.cli.data_verbs import open_backbone
 from slotnorm.cli.parsing import describe, entry, parse, wants_help
 from slotnorm.cli.signatures import Option, of_dataclass, rebuilt
+from slotnorm.cli.values import read_words
 from slotnorm.config import Experiment
 from slotnorm.errors import UserError
 from slotnorm.studies.launchers import RETRIES, Launcher, Local, describe_launchers, find_launcher, launchers
@@ -21,6 +23,17 @@ _FILE = Option(
     "experiment", Path, default=None,
     help="A file instead of NAME: a run's experiment.json, or the document of an experiment; other options change it",
 )  # fmt: skip
+
+# of own pictures: what decides the model
+_OWN_OPTIONS = [
+    Option("size", int, default=None, help="Side that pictures are learned at: 32, 64 or 128 (default: by them)"),
+    Option(
+        "features", str, default=None,
+        help="Learn features of this network instead of pixels: a name of timm, a bundled name, run:FOLDER or a "
+        ".safetensors file",
+    ),
+    Option("weights", str, default=None, help="Of --features, a file or hub; a slotnorm model has its own"),
+]  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,8 +67,8 @@ def parse_training(words: Sequence[str], prog: str) -> Training | None:
         return None
     default = Training(chosen.experiment)
     summary = f"Train {chosen.shown}: start a run, or go on with it where it was interrupted."
-    given = parse([_FILE, *_options(default)], chosen.words, chosen.prog, summary)
-    return rebuilt(default, given)
+    given = parse([_FILE, *chosen.more, *_options(default)], chosen.words, chosen.prog, summary)
+    return chosen.with_data(rebuilt(default, given))
 
 
 def parse_sweep(words: Sequence[str], prog: str) -> Sweep | None:
@@ -71,10 +84,11 @@ def parse_sweep(words: Sequence[str], prog: str) -> Sweep | None:
             raise UserError(f"a sweep takes {option}s, with one or more values, instead of {option}")
     single = [option for option in _options(default) if option.key not in ("norm", "seed")]
     summary = f"Train {chosen.shown} with several normalizations and seeds: plan, skip what is finished, run."
-    options = [*of_dataclass(several), *_launcher_options(launcher), _FILE, *single]
+    options = [*of_dataclass(several), *_launcher_options(launcher), _FILE, *chosen.more, *single]
     _require_distinct(options, launcher)
     given = parse(options, chosen.words, chosen.prog, summary)
-    template, several, launcher = rebuilt(default, given), rebuilt(several, given), rebuilt(launcher, given)
+    template = chosen.with_data(rebuilt(default, given))
+    several, launcher = rebuilt(several, given), rebuilt(launcher, given)
     require_seeds(several.seeds)
     require_observers(template.log)
     factors = [(norm, seed) for seed in several.seeds for norm in chosen_norms(several.norms)]
@@ -125,6 +139,13 @@ class _Chosen:
     words: list[str]
     prog: str
     shown: str
+    more: Sequence[Option] = ()
+    """Options that this experiment has beside those of every one."""
+    data: Path | None = None
+    """Where its data is, if not where --data says."""
+
+    def with_data(self, training: Training) -> Training:
+        return training if self.data is None else dataclasses.replace(training, data=self.data)
 
 
 def _choose(words: Sequence[str], prog: str, launcher: Launcher | None = None) -> _Chosen | None:
@@ -142,7 +163,29 @@ def _choose(words: Sequence[str], prog: str, launcher: Launcher | None = None) -
         print(_usage(prog, launcher))
         return None
     name = rest.pop(at)
-    return _Chosen(experiments.study(name).experiment, rest, f"{prog} {name}", name)
+    chosen = _Chosen(experiments.study(name).experiment, rest, f"{prog} {name}", name)
+    return _fit_to_pictures(chosen) if name == experiments.OWN else chosen
+
+
+def _fit_to_pictures(chosen: _Chosen) -> _Chosen:
+    """Own pictures decide the size of the model, and a network that sees them its kind."""
+    chosen = dataclasses.replace(chosen, more=_OWN_OPTIONS)
+    if wants_help(chosen.words):
+        return chosen
+    asked = {
+        key: _take_value(chosen.words, f"--{key}", "a value")[0] for key in ("data", "size", "features", "weights")
+    }
+    if asked["data"] is None:
+        raise UserError(f"{chosen.prog} needs --data FOLDER: a folder of your pictures, or a set made of them")
+    from slotnorm.studies.own import fit_to_features, fit_to_images
+
+    data = Path(asked["data"])
+    if asked["features"] is not None:
+        backbone = open_backbone(asked["features"], asked["weights"])
+        experiment, folder = fit_to_features(chosen.experiment, data, backbone)
+        return dataclasses.replace(chosen, experiment=experiment, data=folder)
+    size = None if asked["size"] is None else read_words(int, [asked["size"]], "--size")
+    return dataclasses.replace(chosen, experiment=fit_to_images(chosen.experiment, data, size))
 
 
 def _take_value(words: list[str], option: str, needed: str) -> tuple[str | None, list[str]]:

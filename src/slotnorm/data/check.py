@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from slotnorm.data.scenes import Scenes
 from slotnorm.errors import DamagedFile, UserError
 from slotnorm.runtime.progress import Progress
+from slotnorm.storage import files
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -115,8 +116,6 @@ def _framed(tile: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 def check(directory: str | Path, sheet: str | Path | None = None, num: int = 32) -> str:
     """Verify everything, write the contact sheet (default: `contact-sheet.png` in the folder), return the table."""
-    from slotnorm.storage import files
-
     if num < 1:
         raise UserError(f"{num} scenes cannot be shown; ask for one or more with --num")
     scenes = Scenes.open(directory)
@@ -124,7 +123,12 @@ def check(directory: str | Path, sheet: str | Path | None = None, num: int = 32)
     table = describe(scenes)
     if scenes.images is None and scenes.labels is None:
         return f"{table}\ncontact sheet  none: the set holds features only"
+    return f"{table}\ncontact sheet  {contact_sheet_beside(scenes, sheet, num)}"
+
+
+def contact_sheet_beside(scenes: Scenes, sheet: str | Path | None = None, num: int = 32) -> Path:
+    """Write the contact sheet, unless said otherwise into the set's folder; returns where it is."""
     path = Path(sheet) if sheet is not None else scenes.directory / "contact-sheet.png"
     with files.replacing(path) as temporary:
         contact_sheet(scenes, num).save(temporary, format="PNG", optimize=True)
-    return f"{table}\ncontact sheet  {path}"
+    return path

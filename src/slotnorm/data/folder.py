@@ -1,11 +1,13 @@
 """A folder of images, with masks and properties if there are any -> Scenes: anyone can train on their own data.
 
-DIR/images/NAME.png (or .jpg), DIR/masks/NAME.png, DIR/properties.json: a list of {"image": file name, "objects":
-[{"label", "shape", "size", "material", "color", "position": [x, y, z], "rotation"}]}. Scenes are in the order of the
-images' names.
+The images are in DIR itself, or in DIR/images with DIR/masks/NAME.png and DIR/properties.json beside it
+(`properties_file.py`). Scenes are in the order of the images' names. Everything is looked at before anything is
+written, and all files that cannot be used are named at once.
 """
 
 import hashlib
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,20 +15,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from slotnorm.config import Fit
 from slotnorm.data.builder import Builder
-from slotnorm.data.image_files import read_image, read_mask
-from slotnorm.data.resize import method_of, resize
+from slotnorm.data.image_files import ENDINGS, PICTURES_OF_OTHERS, is_of_system, read_image, read_mask
+from slotnorm.data.properties_file import Objects, read_properties
+from slotnorm.data.resize import centred_square, fit_square, method_of
 from slotnorm.data.scenes import CLEVR_PROPERTIES, Scenes
-from slotnorm.errors import UserError, nearest
+from slotnorm.errors import UserError
 from slotnorm.runtime.progress import Progress
-from slotnorm.storage.seals import read_json
 
-_IMAGES = (".png", ".jpg", ".jpeg")
-_NUMBERS = ("x", "y", "z", "rotation")
+_log = logging.getLogger(__name__)
+
 _CHUNK_SCENES, _CHUNK_BYTES = 32, 1 << 26
-_MAX_PROPERTIES = 1 << 30  # bytes: properties.json of a million scenes
 _MAX_SIZE = 2048
-_MAX_FLOAT32 = float(np.finfo(np.float32).max)
+_SHOWN = 5  # names of files that are passed over
+SKIP = "--skip-bad leaves out what cannot be used"
 
 
 @dataclass(frozen=True)
@@ -35,21 +38,56 @@ class _Item:
 
     image: Path
     mask: Path | None
-    objects: tuple[dict[str, float], ...] | None
+    objects: Objects | None
 
 
-def convert(source: str | Path, directory: str | Path, size: int | None = None, crop: str = "none") -> Scenes:
+@dataclass(frozen=True)
+class Survey:
+    """The scenes of a folder, and what is wrong with its other files, a sentence each."""
+
+    source: Path
+    items: tuple[_Item, ...]
+    problems: tuple[str, ...] = ()
+    passed_over: tuple[str, ...] = ()
+    """Files that are no images, where such may lie among them."""
+
+    def digest(self) -> str:
+        """SHA-256 over all names and contents: an interrupted conversion continues only on the same folder."""
+        digest = hashlib.sha256()
+        paths = [path for item in self.items for path in (item.image, item.mask) if path is not None]
+        if self.items[0].objects is not None:
+            paths.append(self.source / "properties.json")
+        for path in paths:
+            with open(path, "rb") as file:
+                content = hashlib.file_digest(file, "sha256").hexdigest()
+            name = path.relative_to(self.source).as_posix()
+            digest.update(f"{name}\0{content}\n".encode("utf-8", "surrogateescape"))
+        return digest.hexdigest()
+
+
+def convert(
+    source: str | Path,
+    directory: str | Path,
+    size: int | None = None,
+    crop: str = "none",
+    fit: Fit = "stretch",
+    skip_bad: bool = False,
+    way_out: str = SKIP,
+) -> Scenes:
     """Build the set of a folder in `directory`; an interrupted conversion continues.
 
-    `crop` is none, center (the largest centred square) or top:left:height:width; `size` then scales to size x size:
-    images bilinearly with antialias, masks to the nearest pixel centre.
+    `crop` is none, center (the largest centred square) or top:left:height:width; `size` then makes squares of size x
+    size, by `fit` (data/resize.py): images bilinearly with antialias, masks to the nearest pixel centre. Files that
+    cannot be used are all named in one sentence with the `way_out`, or left out and named when `skip_bad`.
     """
-    source = Path(source)
     if size is not None and not 1 <= size <= _MAX_SIZE:
         raise UserError(f"--size {size} is outside 1 to {_MAX_SIZE}")
+    if size is None and fit != "stretch":
+        raise UserError(f"--fit {fit} says how a picture becomes a square, and needs its side: give --size, as 64")
     window = _parse_crop(crop)
-    items = _survey(source)
-    image, _, _ = _scene(items[0], window, size)
+    surveyed = _usable(survey(Path(source)), window, size, skip_bad, way_out)
+    items = list(surveyed.items)
+    image, _, _ = _scene(items[0], window, size, fit)
     height, width = image.shape[:2]
     objects = max((len(item.objects) for item in items if item.objects is not None), default=0)
     names = sorted({name for item in items for entry in item.objects or () for name in entry})
@@ -59,10 +97,11 @@ def convert(source: str | Path, directory: str | Path, size: int | None = None, 
     fields |= {name: ((objects,), "uint8" if name in CLEVR_PROPERTIES else "float32") for name in names}
     provenance = {
         "source": "folder",
-        "folder": source.resolve().name,
-        "content": _digest(source, items),
+        "folder": Path(source).resolve().name,
+        "content": surveyed.digest(),
         "crop": crop,
         "size": size,
+        **({} if fit == "stretch" else {"fit": fit}),  # sets of before it could be chosen are still the same sets
     }
     coded = {name: values for name, values in CLEVR_PROPERTIES.items() if name in names}
     with Builder(directory, fields, num=len(items), provenance=provenance, properties=coded) as builder:
@@ -70,22 +109,115 @@ def convert(source: str | Path, directory: str | Path, size: int | None = None, 
         with Progress("scenes", len(items), builder.done) as progress:
             while builder.done < len(items):
                 part = items[builder.done : builder.done + chunk]
-                builder.append(**_arrays(part, fields, window, size))
+                builder.append(**_arrays(part, fields, window, size, fit))
                 progress.advance(len(part))
         return builder.finish()
 
 
-def _arrays(items: list[_Item], fields: Any, window: Any, size: int | None) -> dict[str, NDArray[Any]]:
+def survey(source: Path) -> Survey:
+    """The scenes of a folder by the names of its files; nothing is decoded."""
+    if not source.is_dir():
+        raise UserError(f"{source} is not a folder; give the folder that your images are in")
+    apart = (source / "images").is_dir()
+    images, problems, others = _images(source / "images") if apart else _loose_images(source)
+    if not images and not problems:
+        raise UserError(_no_images(source, apart))
+    listing = source / "properties.json"
+    objects = read_properties(listing, [path.name for path in images]) if apart and listing.exists() else {}
+    masks: dict[str, Path] | None = None
+    if apart and (source / "masks").exists():
+        masks, more = _masks(source / "masks")
+        images, unpaired = _paired(images, masks)
+        problems += [*more, *unpaired]
+    items = [_Item(path, masks[path.stem] if masks else None, objects.get(path.name)) for path in images]
+    return Survey(source, tuple(items), tuple(problems), tuple(others))
+
+
+def _no_images(source: Path, apart: bool) -> str:
+    kinds = ", ".join(ENDINGS)
+    if apart:
+        return f"{source / 'images'} holds no PNG or JPEG images, nor others that are read ({kinds}); put them there"
+    inside = sorted(path.parent for ending in ENDINGS for path in source.glob(f"*/*{ending}"))
+    way_out = f"there are some in {inside[0]}: give that folder" if inside else f"put files there that end in {kinds}"
+    return f"{source} holds no images, and {source / 'images'} is not a folder; {way_out}"
+
+
+def _images(folder: Path) -> tuple[list[Path], list[str], list[str]]:
+    """The images of DIR/images by name, and what is wrong with its other files."""
+    entries = [path for path in sorted(folder.iterdir()) if not is_of_system(path)]
+    images = [path for path in entries if path.suffix.lower() in ENDINGS and path.is_file()]
+    others = [path for path in entries if path not in set(images)]
+    kinds = " or ".join(ENDINGS)
+    return images, [f"{path} is not a {kinds} file; convert it or move it elsewhere" for path in others], []
+
+
+def _loose_images(folder: Path) -> tuple[list[Path], list[str], list[str]]:
+    """The images of a folder that may hold anything: other files are passed over, but images that are not read."""
+    entries = [path for path in sorted(folder.iterdir()) if not is_of_system(path)]
+    images = [path for path in entries if path.suffix.lower() in ENDINGS and path.is_file()]
+    unread = [path for path in entries if path.suffix.lower() in PICTURES_OF_OTHERS]
+    others = [path.name for path in entries if path not in {*images, *unread}]
+    return images, [f"{path} is an image that is not read; save it as PNG or JPEG" for path in unread], others
+
+
+def _masks(folder: Path) -> tuple[dict[str, Path], list[str]]:
+    """Stem -> path of the masks, and what is wrong with other files."""
+    if not folder.is_dir():
+        raise UserError(f"{folder} is not a folder; images go into DIR/images, masks (if any) into DIR/masks")
+    entries = [path for path in sorted(folder.iterdir()) if not is_of_system(path)]
+    masks = {path.stem: path for path in entries if path.suffix.lower() == ".png" and path.is_file()}
+    others = [path for path in entries if path != masks.get(path.stem)]
+    return masks, [f"{path} is not a .png file; convert it or move it elsewhere" for path in others]
+
+
+def _paired(images: Sequence[Path], masks: Mapping[str, Path]) -> tuple[list[Path], list[str]]:
+    """The images with a mask of their own, and what is wrong with other images and masks."""
+    problems = []
+    first: dict[str, Path] = {}
+    for path in images:
+        if path.stem in first:
+            problems.append(f"{path} and {first[path.stem].name} have the same name; rename one of them")
+        first.setdefault(path.stem, path)
+    for stem in sorted(set(masks) - set(first)):
+        problems.append(f"{masks[stem]} is a mask without an image; add the image or remove the mask")
+    for stem in sorted(set(first) - set(masks)):
+        problems.append(f"{first[stem]} is an image without a mask; add the mask, or remove the folder of masks")
+    stems = [path.stem for path in images]
+    return [path for path in images if path.stem in masks and stems.count(path.stem) == 1], problems
+
+
+def _usable(surveyed: Survey, window: str | tuple[int, ...], size: int | None, skip_bad: bool, way_out: str) -> Survey:
+    """The survey of those scenes that can be used; unless `skip_bad`, all else is named and refused."""
+    problems, good, first = list(surveyed.problems), [], None
+    with Progress("images checked", len(surveyed.items)) as progress:
+        for item in surveyed.items:
+            try:
+                picture, _, _ = _read(item, window)
+                first = first or picture.shape
+                if size is None and picture.shape != first:
+                    sizes = f"{picture.shape[1]} x {picture.shape[0]} pixels, the first image {first[1]} x {first[0]}"
+                    raise UserError(f"{item.image} is {sizes}; give --size to bring all images to one size")
+                good.append(item)
+            except UserError as error:
+                problems.append(str(error))
+            progress.advance()
+    if problems and not (skip_bad and good):
+        several = f"{len(problems)} things are wrong in {surveyed.source}: " if len(problems) > 1 else ""
+        raise UserError(f"{several}{'; '.join(problems)}" + (f" ({way_out})" if good else ""))
+    for problem in problems:
+        _log.warning(f"left out: {problem}")
+    if others := surveyed.passed_over:
+        more = f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
+        _log.info(f"note: passed over in {surveyed.source}, being no images: {', '.join(others[:_SHOWN])}{more}")
+    return Survey(surveyed.source, tuple(good))
+
+
+def _arrays(items: list[_Item], fields: Any, window: Any, size: int | None, fit: Fit) -> dict[str, NDArray[Any]]:
     """A chunk of scenes, field by field."""
     arrays = {name: np.zeros((len(items), *shape), dtype=dtype) for name, (shape, dtype) in fields.items()}
     arrays["counts"] = np.zeros(len(items), dtype=np.int64)
     for row, item in enumerate(items):
-        image, labels, count = _scene(item, window, size)
-        if image.shape != arrays["images"].shape[1:]:
-            (height, width), (first_height, first_width) = image.shape[:2], arrays["images"].shape[1:3]
-            sizes = f"{width} x {height} pixels, the first image {first_width} x {first_height}"
-            raise UserError(f"{item.image} is {sizes}; give --size to bring all images to one size")
-        arrays["images"][row], arrays["counts"][row] = image, count
+        arrays["images"][row], labels, arrays["counts"][row] = _scene(item, window, size, fit)
         if labels is not None:
             arrays["labels"][row] = labels
         for place, entry in enumerate(item.objects or ()):
@@ -94,8 +226,19 @@ def _arrays(items: list[_Item], fields: Any, window: Any, size: int | None) -> d
     return arrays
 
 
-def _scene(item: _Item, window: Any, size: int | None) -> tuple[NDArray[np.uint8], NDArray[np.uint8] | None, int]:
+def _scene(
+    item: _Item, window: Any, size: int | None, fit: Fit
+) -> tuple[NDArray[np.uint8], NDArray[np.uint8] | None, int]:
     """Image (H, W, 3), labels (H, W) or None, and the number of objects, counted before anything is cut off."""
+    image, labels, count = _read(item, window)
+    if size is not None:
+        image = fit_square(image, size, fit, method_of("folder", "paper"))
+        labels = None if labels is None else fit_square(labels, size, fit, "nearest")
+    return image, labels, count
+
+
+def _read(item: _Item, window: Any) -> tuple[NDArray[np.uint8], NDArray[np.uint8] | None, int]:
+    """The same at the size of the files."""
     picture = np.asarray(read_image(item.image))
     top, left, height, width = _place(window, picture.shape[0], picture.shape[1], item.image)
     count = len(item.objects or ())
@@ -113,11 +256,7 @@ def _scene(item: _Item, window: Any, size: int | None) -> tuple[NDArray[np.uint8
                 f"{item.mask} has label {present[-1]}, but properties.json lists {len(item.objects)} objects"
             )
         labels = labels[top : top + height, left : left + width]
-    image = picture[top : top + height, left : left + width]
-    if size is not None:
-        image = resize(image, size, method_of("folder", "paper"))
-        labels = None if labels is None else resize(labels, size, "nearest")
-    return image, labels, count
+    return picture[top : top + height, left : left + width], labels, count
 
 
 def _parse_crop(crop: str) -> str | tuple[int, ...]:
@@ -134,119 +273,9 @@ def _place(window: str | tuple[int, ...], height: int, width: int, path: Path) -
     if window == "none":
         return 0, 0, height, width
     if window == "center":
-        side = min(height, width)
-        return (height - side) // 2, (width - side) // 2, side, side
+        top, left, side = centred_square(height, width)
+        return top, left, side, side
     top, left, tall, wide = (int(part) for part in window)
     if tall < 1 or wide < 1 or top + tall > height or left + wide > width:
         raise UserError(f"--crop {top}:{left}:{tall}:{wide} does not lie within {path} ({width} x {height} pixels)")
     return top, left, tall, wide
-
-
-def _survey(source: Path) -> list[_Item]:
-    """All scenes of the folder; everything that does not fit together is said before the first image is decoded."""
-    images = _files(source / "images", _IMAGES)
-    if not images:
-        raise UserError(f"{source / 'images'} holds no PNG or JPEG images; put them there as NAME.png or NAME.jpg")
-    masks = _files(source / "masks", (".png",)) if (source / "masks").exists() else None
-    if masks is not None:
-        for stem in sorted(set(masks) - set(images)):
-            raise UserError(f"{masks[stem]} is a mask without an image; add the image or remove the mask")
-        for stem in sorted(set(images) - set(masks)):
-            raise UserError(f"{images[stem]} is an image without a mask; add the mask, or remove the folder of masks")
-    listing = source / "properties.json"
-    objects = _read_properties(listing, images) if listing.exists() else {}
-    return [
-        _Item(path, masks[stem] if masks else None, objects.get(path.name)) for stem, path in sorted(images.items())
-    ]
-
-
-def _files(folder: Path, suffixes: tuple[str, ...]) -> dict[str, Path]:
-    """Stem -> path of the folder's files; hidden ones are not looked at."""
-    if not folder.is_dir():
-        raise UserError(f"{folder} is not a folder; images go into DIR/images, masks (if any) into DIR/masks")
-    files: dict[str, Path] = {}
-    for path in sorted(folder.iterdir()):
-        if path.name.startswith("."):
-            continue
-        if path.suffix.lower() not in suffixes or not path.is_file():
-            raise UserError(f"{path} is not a {' or '.join(suffixes)} file; convert it or move it elsewhere")
-        if path.stem in files:
-            raise UserError(f"{path} and {files[path.stem].name} have the same name; rename one of them")
-        files[path.stem] = path
-    return files
-
-
-def _digest(source: Path, items: list[_Item]) -> str:
-    """SHA-256 over all names and contents: an interrupted conversion continues only on the same folder."""
-    digest = hashlib.sha256()
-    paths = [path for item in items for path in (item.image, item.mask) if path is not None]
-    if items[0].objects is not None:
-        paths.append(source / "properties.json")
-    for path in paths:
-        with open(path, "rb") as file:
-            content = hashlib.file_digest(file, "sha256").hexdigest()
-        digest.update(f"{path.relative_to(source).as_posix()}\0{content}\n".encode("utf-8", "surrogateescape"))
-    return digest.hexdigest()
-
-
-def _read_properties(path: Path, images: dict[str, Path]) -> dict[str, tuple[dict[str, float], ...]]:
-    """Image file name -> its objects in label order, names replaced by CLEVR's codes."""
-    listing = read_json(path, _MAX_PROPERTIES)
-    if not isinstance(listing, list) or not all(isinstance(entry, dict) for entry in listing):
-        raise UserError(f'{path} is not a list of {{"image": ..., "objects": [...]}}')
-    names = {image.name for image in images.values()}
-    scenes: dict[str, tuple[dict[str, float], ...]] = {}
-    for entry in listing:
-        name, objects = entry.get("image"), entry.get("objects")
-        if not isinstance(name, str) or name not in names or name in scenes:
-            raise UserError(
-                f"{path} lists {str(name)[:80]!r}, which is not an image of {path.parent / 'images'} or is listed twice"
-            )
-        if not isinstance(objects, list) or not all(isinstance(thing, dict) for thing in objects):
-            raise UserError(f"{path} has no list of objects for {name}")
-        if len(objects) > 255:
-            raise UserError(f"{path} lists {len(objects)} objects for {name}; a scene can have at most 255 objects")
-        scenes[name] = _in_label_order([_read_object(thing, f"{path}, {name}") for thing in objects], f"{path}, {name}")
-    if absent := sorted(names - set(scenes)):
-        raise UserError(f"{path} does not list {absent[0]}; list every image, or remove the file")
-    given = {frozenset(thing) for objects in scenes.values() for thing in objects}
-    if len(given) > 1:
-        differing = sorted(frozenset.union(*given) - frozenset.intersection(*given))
-        raise UserError(f"{path} gives {differing[0]} for some objects and not for others; give it for all or for none")
-    return scenes
-
-
-def _in_label_order(labelled: list[tuple[int | None, dict[str, float]]], where: str) -> tuple[dict[str, float], ...]:
-    labels = [place + 1 if label is None else label for place, (label, _) in enumerate(labelled)]
-    if sorted(labels) != list(range(1, len(labels) + 1)):
-        raise UserError(
-            f"{where}: the labels of {len(labels)} objects must be 1 to {len(labels)}, each once, not {labels[:10]}"
-        )
-    return tuple(thing for _, (_, thing) in sorted(zip(labels, labelled, strict=True), key=lambda pair: pair[0]))
-
-
-def _read_object(thing: dict[str, Any], where: str) -> tuple[int | None, dict[str, float]]:
-    """An object's label, if given, and its numbers: codes of CLEVR's names, position and rotation."""
-    numbers: dict[str, float] = {}
-    for name, values in CLEVR_PROPERTIES.items():
-        if name in thing:
-            value = thing[name]
-            if value not in values:
-                raise UserError(f"{where}: there is no {name} {str(value)[:40]!r}; {nearest(str(value)[:40], values)}")
-            numbers[name] = values.index(value) + 1
-    position = thing.get("position", [])
-    if not isinstance(position, list) or len(position) not in (0, 3):
-        raise UserError(f"{where}: a position is [x, y, z], not {str(position)[:40]}")
-    given = dict(zip("xyz", position, strict=False)) | ({"rotation": thing["rotation"]} if "rotation" in thing else {})
-    for name, value in given.items():
-        numbers[name] = _number(value, f"{where}: {name}")
-    label = thing.get("label")
-    if label is not None and (not isinstance(label, int) or isinstance(label, bool)):
-        raise UserError(f"{where}: a label is a whole number, not {str(label)[:40]}")
-    return label, numbers
-
-
-def _number(value: Any, what: str) -> float:
-    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _MAX_FLOAT32:
-        return float(value)
-    raise UserError(f"{what} is {str(value)[:40]}, which is not a number that float32 can hold")

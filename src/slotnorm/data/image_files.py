@@ -1,4 +1,4 @@
-"""Decoding a user's PNG and JPEG files into defined arrays, refusing what claims too much or is damaged.
+"""Decoding a user's image files into defined arrays, refusing what claims too much or is damaged.
 
 Images become 8-bit RGB: grey is repeated, transparent parts lie on white, of 16 bits the upper 8 count, and an EXIF
 rotation is applied. Masks become 8-bit labels: palette indices or grey values as they are, 0 is background.
@@ -19,14 +19,40 @@ if TYPE_CHECKING:
 
 MAX_PIXELS = 64_000_000  # more than a phone's camera takes; decoded it is 192 MB
 _MAX_BYTES = 1 << 29  # an uncompressed 16-bit file of that many pixels
+_PNG_OR_JPEG = ("PNG", "JPEG")  # these two are often called by each other's name
+_FORMATS = {
+    ".png": _PNG_OR_JPEG, ".jpg": _PNG_OR_JPEG, ".jpeg": _PNG_OR_JPEG, ".webp": ("WEBP",), ".tif": ("TIFF",),
+    ".tiff": ("TIFF",), ".bmp": ("BMP",),
+}  # fmt: skip
+ENDINGS = tuple(_FORMATS)
+"""Of the files that are read as images, in small letters."""
+PICTURES_OF_OTHERS = (".gif", ".heic", ".heif", ".avif", ".jxl", ".jp2", ".svg", ".psd", ".raw", ".dng", ".cr2", ".nef")
+"""Endings of images that are not read: in a folder of pictures they are named, not passed over."""
+_OF_SYSTEMS = ("thumbs.db", "ehthumbs.db", "desktop.ini", "__macosx")  # what Windows and macOS leave in folders
 _WIDE_GREY = ("I", "I;16", "I;16B", "I;16L")  # the decoder's names for grey of 16 bits
+
+
+def is_of_system(path: Path) -> bool:
+    """Whether it is hidden or left by a system, and no file of the user's: .DS_Store, Thumbs.db."""
+    return path.name.startswith(".") or path.name.lower() in _OF_SYSTEMS
 
 
 def read_image(path: str | Path) -> "Image.Image":
     """An 8-bit RGB image, upright."""
+    suffix = Path(path).suffix.lower()
+    if suffix in PICTURES_OF_OTHERS:
+        frames = " (of an animation, the frame that is meant)" if suffix == ".gif" else ""
+        raise UserError(f"{path} is a {suffix[1:].upper()} file, which is not read; save it as PNG or JPEG{frames}")
+    image, _ = _open(Path(path), _FORMATS.get(suffix, _PNG_OR_JPEG))
+    return to_rgb(image, path)
+
+
+def to_rgb(image: "Image.Image", name: str | Path = "the image") -> "Image.Image":
+    """An image of any mode as 8-bit RGB."""
     from PIL import Image
 
-    image, _ = _open(Path(path), ("PNG", "JPEG"))
+    if image.mode == "F":
+        raise UserError(f"{name} has real numbers, whose range nobody knows; save it with 8 or 16 bits")
     if image.mode in _WIDE_GREY:
         image = Image.fromarray((np.asarray(image).astype(np.uint16) >> 8).astype(np.uint8))
     if "A" in image.getbands() or "transparency" in image.info:
@@ -68,11 +94,17 @@ def _open(path: Path, formats: tuple[str, ...]) -> tuple["Image.Image", str]:
                 if width * height > MAX_PIXELS:
                     raise Image.DecompressionBombError
                 packing = str(image.tile[0][3]) if image.tile else ""
+                # a JPEG may hold a preview beside itself, as phones write them: the first picture is meant
+                frames = getattr(image, "n_frames", 1) if image.format in ("WEBP", "TIFF") else 1
                 image.verify()
+            if frames > 1:
+                raise UserError(f"{path} holds {frames} pictures; save the one that is meant as a file of its own")
             with Image.open(io.BytesIO(content), formats=formats) as image:
                 return ImageOps.exif_transpose(image), packing
     except Image.DecompressionBombError:
         raise UserError(f"{path} claims more than {MAX_PIXELS} pixels and is not decoded; scale it down") from None
+    except UserError:
+        raise
     except Exception as error:  # decoders fail in many ways, from OSError to struct.error: all of them mean a bad file
         reason = "cut short or of another kind" if isinstance(error, UnidentifiedImageError) else str(error)[:100]
         kinds = " or ".join(formats)

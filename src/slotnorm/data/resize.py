@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from slotnorm.config import Fit
+
 Method = Literal["nearest", "bilinear", "bicubic", "antialiased"]
 
 
@@ -31,26 +33,48 @@ def nearest_positions(length: int, size: int) -> NDArray[np.intp]:
     return ((2 * np.arange(size) + 1) * length) // (2 * size)
 
 
-def resize(image: NDArray[np.uint8], size: int, method: Method) -> NDArray[np.uint8]:
-    """An image (H, W, C), or a label map (H, W) by `nearest`, as (size, size, ...)."""
+def resize(image: NDArray[np.uint8], size: int | tuple[int, int], method: Method) -> NDArray[np.uint8]:
+    """An image (H, W, C), or a label map (H, W) by `nearest`, as (size, size, ...) or (*size, ...)."""
     height, width = image.shape[:2]
-    if (height, width) == (size, size):
+    rows, columns = (size, size) if isinstance(size, int) else size
+    if (height, width) == (rows, columns):
         return image
     if method == "nearest":  # rows first: five times as fast as both at once
-        return image[nearest_positions(height, size)][:, nearest_positions(width, size)]
+        return image[nearest_positions(height, rows)][:, nearest_positions(width, columns)]
     if method == "antialiased":
         from PIL import Image
 
-        return np.asarray(Image.fromarray(image).resize((size, size), Image.Resampling.BILINEAR))
+        return np.asarray(Image.fromarray(image).resize((columns, rows), Image.Resampling.BILINEAR))
     channels = image.shape[2]
     # rows, then columns; each output pixel is a few multiples of input pixels, so the matrices are nearly empty
-    by_rows = _weights(height, size, method)
+    by_rows = _weights(height, rows, method)
     if len(used := np.unique(by_rows.indices)) < height // 2:  # of a photo most rows do not count
         by_rows, image = by_rows[:, used], image[used]
     scaled = by_rows @ image.reshape(len(image), width * channels).astype(np.float32)
-    scaled = _weights(width, size, method, channels) @ np.ascontiguousarray(scaled.T)
+    scaled = _weights(width, columns, method, channels) @ np.ascontiguousarray(scaled.T)
     rounded = np.clip(np.rint(scaled, out=scaled), 0, 255, out=scaled).astype(np.uint8)
-    return np.ascontiguousarray(rounded.T).reshape(size, size, channels)
+    return np.ascontiguousarray(rounded.T).reshape(rows, columns, channels)
+
+
+def fit_square(image: NDArray[np.uint8], size: int, fit: Fit, method: Method) -> NDArray[np.uint8]:
+    """An image (H, W, C), or a label map (H, W), as (size, size, ...); the bars of `pad` are 0: black, background."""
+    height, width = image.shape[:2]
+    if fit == "crop":
+        top, left, side = centred_square(height, width)
+        image = image[top : top + side, left : left + side]
+    if fit != "pad" or height == width:
+        return resize(image, size, method)
+    rows, columns = (max(1, round(size * length / max(height, width))) for length in (height, width))
+    square = np.zeros((size, size, *image.shape[2:]), np.uint8)
+    top, left = (size - rows) // 2, (size - columns) // 2
+    square[top : top + rows, left : left + columns] = resize(image, (rows, columns), method)
+    return square
+
+
+def centred_square(height: int, width: int) -> tuple[int, int, int]:
+    """Top, left and side of the largest square in the middle."""
+    side = min(height, width)
+    return (height - side) // 2, (width - side) // 2, side
 
 
 @lru_cache(maxsize=16)

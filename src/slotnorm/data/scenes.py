@@ -231,7 +231,8 @@ class Scenes:
             return self
         if not self.manifest["objects"]:
             raise UserError(
-                f"{self.directory} has neither masks nor properties: its objects cannot be counted or filtered"
+                f"{self.directory} has neither masks nor properties: its objects cannot be counted or filtered; leave "
+                "out --objects, and train with --max-objects None"
             )
         low, high = min_objects or 0, np.inf if max_objects is None else max_objects
         kept = (self.counts >= low) & (self.counts <= high)

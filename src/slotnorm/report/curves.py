@@ -169,7 +169,8 @@ def figures(section: Section, kept: Section | None = None) -> list[Figure]:
         full = tuple(panels for row in rows if (panels := tuple(panel for panel in row if panel.curves)))
         return Figure(f"{name} {kind}", f"{section.title} {section.factors}", caption, full, counts)
 
-    trained = f"Models trained on at most {section.train_objects} objects with {section.train_slots} slots."
+    objects = f" on at most {section.train_objects} objects" if section.train_objects > 0 else ""
+    trained = f"Models trained{objects} with {section.train_slots} slots."
     drawn, made = metrics_by_figure(section), []
     if segmented := drawn.pop("segmentation", []):
         rows = [metric_row(shown, metric) for metric in segmented]

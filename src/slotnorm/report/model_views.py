@@ -25,8 +25,9 @@ from slotnorm.report.reading import experiment_of
 from slotnorm.report.scores import RunScores
 from slotnorm.report.sections import Section
 from slotnorm.storage.fingerprints import fingerprint
-from slotnorm.training.experiment_scenes import evaluation_scenes
 from slotnorm.training.loading import load
+from slotnorm.training.run_data import scenes_of
+from slotnorm.training.runs import Run
 
 _log = logging.getLogger(__name__)
 
@@ -157,13 +158,12 @@ class Inspector:
 
     def _scenes(self, run: RunScores, dataset: str, num: int) -> Scenes:
         """The first scenes of those that the run was evaluated on."""
-        experiment = experiment_of(run)
-        if experiment is None:
+        if experiment_of(run) is None:
             raise UserError(f"the rows of {run.name} do not say its experiment")
         if (test := evaluation_sets().get(dataset)) is None:
             raise UserError(f"{dataset} is no registered test set, so its scenes cannot be found again")
         total = run.facts["scenes"][dataset]["num_scenes"] or num
-        return evaluation_scenes(experiment, test.dataset, test.objects, total, self.data, self.device)[:num]
+        return scenes_of(Run.open(run.facts["path"]), test, total, self.data, self.device)[:num]
 
 
 def median_run(section: Section, norm: str) -> RunScores:

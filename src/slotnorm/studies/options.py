@@ -18,7 +18,7 @@ class Training:
     into: Path = Path("runs")
     """Folder of runs; this one's is NAME-NORM-SEED."""
     data: Path | None = None
-    """Folder of the built set, or of its splits, when it is not in the cache."""
+    """Folder of pictures, of a built set, or of its splits, when it is not in the cache; the run remembers it."""
     workers: int = 0
     """Processes that read batches ahead."""
     validate_slots: tuple[int, ...] | None = None

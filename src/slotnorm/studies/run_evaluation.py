@@ -30,7 +30,7 @@ from slotnorm.runtime.progress import Progress
 from slotnorm.storage.files import make_subfolder
 from slotnorm.storage.locks import Lock
 from slotnorm.storage.seals import read_sealed, write_sealed
-from slotnorm.training.experiment_scenes import evaluation_scenes, require_features_of
+from slotnorm.training.run_data import OWN_TEST, is_own, remembered, scenes_of
 from slotnorm.training.runs import Run, find
 
 _log = logging.getLogger(__name__)
@@ -343,6 +343,8 @@ def _tests(
             fewest, most = objects or (0, 0)
             return [EvaluationSet(f"{dataset}{fewest}-{most}" if objects else dataset, dataset, objects or (0, 255))]
         return [evaluation_set(dataset, objects)]
+    if objects is None and is_own(run, remembered(run) if data is None else None):
+        return [OWN_TEST]
     planned = _study_of(run)
     if planned is None:
         raise UserError(f"no experiment that is registered has test sets of {run.experiment.dataset!r}; give --dataset")
@@ -370,13 +372,11 @@ def _open_scenes(
 ) -> Scenes:
     if num is not None and num < 1:
         raise UserError(f"{num} scenes cannot be scored; ask for one or more")
-    if data is None:
-        require_features_of(run.experiment, run.data)
     planned = _study_of(run)
     num = num or (planned.test_scenes if planned else _SCENES)
     if test.name not in evaluation_sets() and objects is None:
         return load(test.dataset, "test", protocol=run.experiment.recipe.protocol, directory=data).sample(num)
-    return evaluation_scenes(run.experiment, test.dataset, test.objects, num, data, device)
+    return scenes_of(run, test, num, data, device)
 
 
 def _span(numbers: Sequence[int]) -> str:

@@ -28,6 +28,8 @@ class RunDocument:
     """The fingerprint of the set they come from."""
     commit: str | None = newer(None)
     """Of the program that began it, where that is known."""
+    source: str | None = newer(None)
+    """The folder of its data, where one was given."""
 
     def __post_init__(self) -> None:
         if not 0 < self.scenes < 1 << 48:

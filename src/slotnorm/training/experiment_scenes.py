@@ -14,13 +14,16 @@ from slotnorm.data.cache import cache_folder, set_folder
 from slotnorm.data.features import compute, described
 from slotnorm.data.generator import cached, provenance
 from slotnorm.data.manifest import MANIFEST
+from slotnorm.data.pictures import is_pictures, open_pictures
 from slotnorm.data.prefix_cache import open_or_build
 from slotnorm.data.scenes import Scenes
 from slotnorm.errors import UserError
-from slotnorm.experiments import EvaluationSet, GeneratedFeatures, feature_sets
+from slotnorm.experiments import OWN, EvaluationSet, GeneratedFeatures, feature_sets
 from slotnorm.models.bundled import bundled_file
 from slotnorm.storage.seals import digest
 from slotnorm.training.loading import load as load_model
+
+ANY_NUMBER = (0, 255)  # of objects: also where nobody counted them
 
 # What builds the sets of the experiments that are not generated.
 _FEATURES = "slotnorm data features --from {images} --backbone vit_base_patch8_224.dino --weights hub"
@@ -85,7 +88,13 @@ def evaluation_scenes(
         return _generate(experiment.scenes, "test", objects, num)
     if (made := _features_of(dataset, directory)) is not None:
         return make_features(made, "test", objects, num, device)
-    return _load(experiment, dataset, "test", directory).filter(*objects).sample(num)
+    scenes = _load(experiment, dataset, "test", directory)
+    return (scenes if objects == ANY_NUMBER else scenes.filter(*objects)).sample(num)
+
+
+def open_training_set(experiment: Experiment, directory: str | Path) -> Scenes:
+    """All scenes of a folder that an experiment may learn from: those of its training split, or of all of it."""
+    return _load(experiment, experiment.dataset, "train", directory)
 
 
 def require_built(experiment: Experiment, tests: Iterable[EvaluationSet], directory: str | Path | None = None) -> None:
@@ -141,6 +150,10 @@ def _generate(scenes: GeneratedScenes, split: str, objects: tuple[int, int], num
 
 def _load(experiment: Experiment, dataset: str, split: str, directory: str | Path | None) -> Scenes:
     """A split of a set that was built, as the experiment's protocol has it."""
+    if directory is not None and is_pictures(Path(directory)):
+        return _open_pictures(experiment, Path(directory))
+    if directory is None and dataset == OWN:
+        raise UserError("own pictures are learned from where they are: give their folder with --data FOLDER")
     protocol = experiment.recipe.protocol
     folder = set_folder(dataset, split, protocol)
     if directory is None and not (folder / MANIFEST).exists() and dataset in _COMMANDS:
@@ -151,6 +164,17 @@ def _load(experiment: Experiment, dataset: str, split: str, directory: str | Pat
             f"make it with `{_COMMANDS[dataset].format(**words)}`, or give its folder with --data"
         )
     return load(dataset, split, protocol=protocol, directory=directory)
+
+
+def _open_pictures(experiment: Experiment, directory: Path) -> Scenes:
+    """A folder of pictures at the size that the experiment's model takes."""
+    model = experiment.recipe.model
+    if model.input != "images":
+        raise UserError(
+            f"{directory} holds pictures, and the {model.kind} learns from features: give --features BACKBONE with "
+            "`slotnorm train own`, or build a set with `slotnorm data features`"
+        )
+    return open_pictures(directory, model.input_shape[0])
 
 
 def _has_validation(experiment: Experiment, directory: str | Path | None) -> bool:
@@ -174,5 +198,5 @@ def _checked(scenes: Scenes, experiment: Experiment) -> Scenes:
             f"{model.input_shape}: build the set with that size, or change recipe.model"
         )
     if not len(scenes):
-        raise UserError(f"no scene of {scenes.directory} is left to train on; lower recipe.validation-scenes")
+        raise UserError(f"no scene of {scenes.directory} is left to train on; lower --recipe.validation-scenes")
     return scenes

@@ -59,12 +59,12 @@ def train(
 ) -> Run:
     """Train an experiment in `into/NAME-NORM-SEED`, from the start or its newest whole checkpoint; returns the run.
 
-    `data` is a folder of the built set's splits, or of one set, when it is not in the cache; `workers` read batches
-    ahead; `observers`, by name or as instances, are told how it goes (training/observers.py). `validate_slots` are the
-    K that are validated; None is the training K and three times it, as far as the model takes them (a search that must
-    not see other K gives its own). `device` is auto, cpu, cuda or mps (runtime/devices.py). Under torchrun every
-    process calls this and the first one writes. A signal that asks for the end (`runtime/signals.py`) saves at the
-    step in progress and raises `Interrupted`.
+    `data` is a folder of pictures, of a built set, or of its splits, when it is not in the cache; the run remembers it.
+    `workers` read batches ahead; `observers`, by name or as instances, are told how it goes (training/observers.py).
+    `validate_slots` are the K that are validated; None is the training K and three times it, as far as the model takes
+    them (a search that must not see other K gives its own). `device` is auto, cpu, cuda or mps (runtime/devices.py).
+    Under torchrun every process calls this and the first one writes. A signal that asks for the end
+    (`runtime/signals.py`) saves at the step in progress and raises `Interrupted`.
     """
     if not isinstance(experiment, Experiment):
         raise UserError(f"an experiment is needed, not {experiment!r}; slotnorm.experiment(NAME) makes one")
@@ -74,8 +74,10 @@ def train(
             raise UserError(f"--validate-slots has {number}, but a model needs one slot or more")
     told, chosen = make_observers(observers), choose_device(device)
     path = Path(into) / experiment.run_name
-    if finished := _finished(path, experiment):
+    if finished := _finished(path, experiment, data, chosen):
         return finished
+    if data is None and is_run(path):
+        data = Run.open(path).source
     with contextlib.ExitStack() as stack:
         ranks = stack.enter_context(joined(chosen))
         if ranks.first:
@@ -256,19 +258,24 @@ def _environment(ranks: Ranks) -> records.Environment:
     )
 
 
-def _finished(path: Path, experiment: Experiment) -> Run | None:
-    """The run, if it holds this experiment and is finished: then not even the data is needed."""
+def _finished(path: Path, experiment: Experiment, data: str | Path | None, device: torch.device) -> Run | None:
+    """The run, if it holds this experiment and is finished; it is refused if it was trained on other data."""
     if not is_run(path):
         return None
     run = Run.open(path)
-    return run if run.experiment == experiment and run.finished else None
+    if run.experiment != experiment or not run.finished:
+        return None
+    if data is not None and Path(data).is_dir() and run.source is not None:
+        _open(path, experiment, data, device)
+    return run
 
 
 def _open(path: Path, experiment: Experiment, data: str | Path | None, device: torch.device) -> tuple[Scenes, Run]:
     """The scenes and the run; a run that exists keeps its number of scenes even when its steps grow."""
     known = Run.open(path).scenes if (path / "experiment.json").exists() else None
     scenes = training_scenes(experiment, data, known, device)
-    return scenes, runs.start(path, experiment, len(scenes), data_fingerprint(scenes))
+    source = None if data is None else Path(data).resolve()
+    return scenes, runs.start(path, experiment, len(scenes), data_fingerprint(scenes), source)
 
 
 def _remove_if_empty(path: Path) -> None:

@@ -35,10 +35,10 @@ class Run:
             raise UserError(f"a run in a folder is opened by Run.open({str(path)!r}), not by Run({str(path)!r})")
         return super().__new__(cls)
 
-    def __init__(self, path: Path, experiment: Experiment, scenes: int, data: str) -> None:
+    def __init__(self, path: Path, experiment: Experiment, scenes: int, data: str, source: Path | None = None) -> None:
         self.path, self.experiment = path, experiment
-        self.scenes, self.data = scenes, data
-        """How many scenes it is trained on, and the fingerprint of the set they come from."""
+        self.scenes, self.data, self.source = scenes, data, source
+        """How many scenes it is trained on, the fingerprint of the set they come from, and its folder, if given."""
 
     @classmethod
     def open(cls, path: str | Path) -> "Run":
@@ -47,13 +47,15 @@ class Run:
         if not (path / "experiment.json").is_file():
             raise UserError(f"{path} is not a run: it has no experiment.json; `slotnorm train` makes one")
         document = experiment_file.read_run_document(path / "experiment.json")
-        return cls(path, document.experiment, document.scenes, document.data)
+        source = None if document.source is None else Path(document.source)
+        return cls(path, document.experiment, document.scenes, document.data, source)
 
     def write(self) -> None:
         """Write experiment.json."""
         content = {
             "format": experiment_file.FORMAT, "slotnorm": __version__, "experiment": to_document(self.experiment),
             "scenes": self.scenes, "data": self.data, "commit": source_commit(),
+            **({} if self.source is None else {"source": str(self.source)}),
         }  # fmt: skip
         write_sealed(self.path / "experiment.json", content)
 
@@ -135,7 +137,8 @@ class Run:
     @property
     def command(self) -> str:
         """The command line that trains this run."""
-        return shlex.join(["slotnorm", "train", *command_line(self.experiment), "--into", str(self.path.parent)])
+        data = [] if self.source is None else ["--data", str(self.source)]
+        return shlex.join(["slotnorm", "train", *command_line(self.experiment), *data, "--into", str(self.path.parent)])
 
     def export(self, path: str | Path) -> Path:
         """Write the newest weights as one safetensors file with its experiment inside, and a model card beside it."""
@@ -172,13 +175,22 @@ class Standing:
         return f"damaged ({self.damage}), whole {where}" if self.damage else f"still training, {where}"
 
 
-def start(path: Path, experiment: Experiment, scenes: int, data: str) -> Run:
-    """The run at `path`, made if it is new; refused when it holds another experiment, except that steps may grow."""
+def start(path: Path, experiment: Experiment, scenes: int, data: str, source: Path | None = None) -> Run:
+    """The run at `path`, made if it is new; refused when it holds another experiment, except that steps may grow.
+
+    `scenes` is how many it learns from, `data` the fingerprint of their set and `source` its folder, if one was given.
+    """
     if not (path / "experiment.json").exists():
-        run = Run(path, experiment, scenes, data)
+        run = Run(path, experiment, scenes, data, source)
         run.write()
         return run
     run = Run.open(path)
+    if run.source is not None and run.data != data:  # first: other pictures may well ask for another size
+        changed = f"for {source} has changed" if source == run.source else f"in {source}, not in {run.source}"
+        raise UserError(
+            f"{path} was started on {run.scenes} scenes of the data {run.data[:12]}, but now there are {scenes} of "
+            f"{data[:12]}, {changed}: give the same data, or train into another folder with --into"
+        )
     for field, old, new in differences(
         to_document(run.experiment, complete=True), to_document(experiment, complete=True)
     ):
@@ -197,8 +209,8 @@ def start(path: Path, experiment: Experiment, scenes: int, data: str) -> Run:
             f"{path} was started on {run.scenes} scenes of the data {run.data[:12]}, but now there are {scenes} of "
             f"{data[:12]}: give the same data, or train into another folder with --into"
         )
-    if run.experiment != experiment:
-        run = Run(path, experiment, scenes, data)
+    if (run.experiment, run.source) != (experiment, source):
+        run = Run(path, experiment, scenes, data, source)
         run.write()
     return run
 
