@@ -49,11 +49,8 @@ def bundle(runs: list[Path], folder: Path, data: Path | None = None) -> None:
 
 
 def _export(run: Run, folder: Path, why: str) -> Path:
-    path = run.export(folder / f"{run.experiment.name}-{run.experiment.norm}.safetensors")
-    whole, card = weights.unpack(path), _card(path)
-    tensors = {name: tensor.half() if tensor.dim() > 1 else tensor for name, tensor in whole.tensors.items()}
-    halved = weights.Weights(tensors, whole.experiment, whole.step, whole.facts)
-    weights.export(halved, path, f"{card}{why}\nMatrices are stored in half precision.\n")
+    path = run.export(folder / f"{run.experiment.name}-{run.experiment.norm}.safetensors", half=True)
+    weights.export(weights.unpack(path), path, f"{_card(path)}{why}")
     return path
 
 

@@ -1,17 +1,17 @@
 """Publish results from the rows in results/: the tables of README.md and docs/results*, figures and their numbers.
 
-    python docs/make_results.py                                    # pages, docs/images/results, results/curves.csv
-    python docs/make_results.py --take RUNS --into results/toy     # copy of finished runs what a report needs
+    python docs/make_results.py         # pages, docs/images/results, results/curves.csv
+
+Runs come into results/ by `docs/publish.py`.
 
 What is made stands in the pages between `<!-- made: NAME -->` and `<!-- end -->`; all other words are written by hand.
 """
 
-import argparse
 import dataclasses
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from slotnorm import experiments
@@ -26,11 +26,9 @@ from slotnorm.report.effects import ALL, PROPOSED_LESS_OTHERS, shown_interval
 from slotnorm.report.effects import to_markdown as effects_table
 from slotnorm.report.pictures import scene_strip
 from slotnorm.report.prose import claims_table
-from slotnorm.report.reading import find_folders
 from slotnorm.report.scores import RunScores, spread
 from slotnorm.report.tables import at_slots, to_markdown
 from slotnorm.report.writing import write_report
-from slotnorm.training.runs import Run
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
@@ -44,26 +42,11 @@ CURVES = RESULTS / "curves.csv"
 EFFECT = RESULTS / "effect.csv"
 MAIN_STUDY = "toy"  # whose pictures open the README
 STRIP, STRIP_SCENES = ("weighted_mean", "batch_norm"), 6
-KEPT = ("experiment.json", "metrics.jsonl", "rows", "diagnosis", "examples")
 TOLD = {
     "toy-features-4-5": "On frozen features ([12 runs](docs/results/features.md))",
     "toy-properties": "In [property prediction](docs/results/properties.md)",
 }
 SUMMARIZED = (("F-ARI", "f_ari", ".3f"), ("ARI", "ari", ".3f"), ("ℓ²", "l2", ".4f"), ("AP∞", "ap@inf", ".3f"))
-
-
-def take(runs: Iterable[Path], into: Path) -> None:
-    """Copy of each run what a report is made of, and its newest weights; no checkpoints."""
-    for run in find_folders(runs):
-        target = into / run.name
-        shutil.rmtree(target, ignore_errors=True)
-        target.mkdir(parents=True)
-        for name in KEPT:
-            if (run / name).is_dir():
-                shutil.copytree(run / name, target / name, ignore=shutil.ignore_patterns("*.lock", ".*"))
-            elif (run / name).is_file():
-                shutil.copy(run / name, target / name)
-        Run.open(run).export(target / f"{run.name}.safetensors")
 
 
 def studies(results: Path = RESULTS) -> list[Path]:
@@ -208,13 +191,6 @@ def _table(lines: Sequence[Sequence[str]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--take", nargs="+", type=Path, default=[])
-    parser.add_argument("--into", type=Path)
-    asked = parser.parse_args()
-    if asked.take:
-        take(asked.take, asked.into)
-        return
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "report"
         report = rebuild(out)

@@ -27,6 +27,7 @@ from slotnorm.report.claims.vocabulary import (
     NOTICEABLE,
     Decision,
     Undecided,
+    claim,
     every,
     exceeds,
     generally,
@@ -304,10 +305,17 @@ def test_without_runs_nothing_is_claimed() -> None:
     assert in_short(outcomes) == "none was run"
 
 
+def test_a_number_that_a_claim_has_is_refused_for_another() -> None:
+    taken = claims()[0]
+    with pytest.raises(TypeError, match=f"^claim {taken.number} is taken by .*; give yours another number$"):
+        claim(taken.number, "mine", "mine", sentence="mine", rule="mine")
+    assert claims()[0] is taken
+
+
 def test_every_claim_has_the_papers_sentence_and_a_rule() -> None:
-    for claim in claims():
-        assert claim.sentence
-        assert claim.rule.endswith(".")
+    for described in claims():
+        assert described.sentence
+        assert described.rule.endswith(".")
 
 
 def test_counts_are_for_each_scale(described: list[Section]) -> None:

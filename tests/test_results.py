@@ -94,6 +94,11 @@ def test_no_run_of_a_study_is_left_out_and_each_has_its_weights(rebuilt, name):
     for run in runs:
         published = weights.unpack(publishing.RESULTS / name / run.name / f"{run.name}.safetensors")
         assert (published.experiment.run_name, published.step) == (run.name, study.experiment.recipe.steps)
+        assert published.facts["rounded_from"] == run.facts["weights"]  # half precision of what was evaluated
+
+
+def test_what_is_published_is_less_than_60_megabytes():
+    assert sum(path.stat().st_size for path in publishing.RESULTS.rglob("*") if path.is_file()) < 60e6
 
 
 def test_every_transfer_of_published_runs_has_its_table(rebuilt):

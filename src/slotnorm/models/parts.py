@@ -49,6 +49,8 @@ class SlotModel(nn.Module):
     slot_attention: SlotAttention
     experiment: Experiment | None = None
     """What the model was built for, where `build` made it."""
+    rounded_from: str | None = None
+    """The hash of its weights before they were rounded to half precision, where its file holds rounded ones."""
 
     @property
     def input_shape(self) -> tuple[int, ...]:

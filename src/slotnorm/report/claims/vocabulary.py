@@ -95,6 +95,9 @@ CLAIMS: dict[int, Claim] = {}
 def claim(number: int, study: str, statement: str, *, sentence: str, rule: str) -> Callable[[Check], Check]:
     """Register a function as the check of a claim."""
 
+    if (taken := CLAIMS.get(number)) is not None:
+        raise TypeError(f"claim {number} is taken by {taken.statement!r}; give yours another number")
+
     def register(check: Check) -> Check:
         CLAIMS[number] = Claim(number, study, statement, sentence, rule, check)
         return check

@@ -1,0 +1,127 @@
+"""What results/ holds of a run: the same rows, packed tightly, and weights in half precision that say so."""
+
+import importlib.util
+import shutil
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import slotnorm as sn
+import tiny
+from slotnorm.errors import DamagedFile, UserError
+from slotnorm.evaluation.rows import Rows
+from slotnorm.models import weights
+from slotnorm.report.model_views import Inspector
+from slotnorm.report.reading import read
+from slotnorm.storage import archives, seals
+from slotnorm.storage.fingerprints import fingerprint
+from slotnorm.studies.run_evaluation import plan_evaluations
+from slotnorm.training.loop import train
+from slotnorm.training.runs import Run
+
+_SPEC = importlib.util.spec_from_file_location("publish", Path(__file__).parents[1] / "docs" / "publish.py")
+assert _SPEC is not None
+assert _SPEC.loader is not None
+publishing = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(publishing)
+
+
+@pytest.fixture(scope="module")
+def crowd(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.build_scenes(tmp_path_factory.mktemp("data"), 24, crowded=True).directory
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, crowd: Path) -> Run:
+    made = train(tiny.experiment("batch_norm", steps=4), tmp_path_factory.mktemp("runs"), data=crowd)
+    (evaluation,) = plan_evaluations([made.path], "toy7", slots=[3, 4], scenes=12, data=crowd)
+    evaluation.evaluate()
+    return made
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_published_run_has_its_rows_and_rounded_weights_and_no_checkpoints(
+    run: Run, crowd: Path, tmp_path: Path
+) -> None:
+    (published,) = publishing.publish([run.path.parent], tmp_path)
+    names = {"experiment.json", "metrics.jsonl", "rows/binding.json", "rows/toy7.npz"}
+    assert set(files_of(published)) == names | {f"{run.name}.safetensors", f"{run.name}.md"}
+    rows = Rows.load(published / "rows" / "toy7.npz")
+    assert rows.equals(Rows.load(run.path / "rows" / "toy7.npz"))
+    stored = weights.unpack(published / f"{run.name}.safetensors")
+    for tensor in stored.tensors.values():
+        assert tensor.dtype == (torch.float16 if tensor.dim() > 1 else torch.float32)
+    model = sn.load(published)
+    assert model.rounded_from == fingerprint(run.model().state_dict()) == rows.header["weights"]
+    for name, tensor in run.model().state_dict().items():
+        torch.testing.assert_close(model.state_dict()[name], tensor, rtol=1e-3, atol=1e-6)
+    card = (published / f"{run.name}.md").read_text()
+    assert "Matrices are in half precision. Rows and scores were made with the weights before" in card
+    illustration, notes = Inspector(data=crowd).illustrate(read([tmp_path]).sections[0])
+    assert notes == []
+    assert illustration is not None
+
+
+def test_publishing_again_or_shrinking_changes_nothing(run: Run, tmp_path: Path) -> None:
+    (published,) = publishing.publish([run.path], tmp_path)
+    before = files_of(published)
+    publishing.shrink(tmp_path)
+    assert files_of(published) == before
+    publishing.publish([run.path], tmp_path)
+    assert files_of(published) == before
+
+
+def test_whole_weights_that_were_published_before_are_rounded(run: Run, tmp_path: Path) -> None:
+    run.export(tmp_path / "model.safetensors")
+    before = (tmp_path / "model.safetensors").stat().st_size
+    publishing.shrink(tmp_path)
+    assert (tmp_path / "model.safetensors").stat().st_size < 0.8 * before
+    assert sn.load(tmp_path / "model.safetensors").rounded_from == fingerprint(run.model().state_dict())
+    card = (tmp_path / "model.md").read_text()
+    assert card.count("SHA-256 of") == card.count("half precision") == 1
+
+
+def test_what_is_not_finished_or_has_no_rows_is_not_published(run: Run, tmp_path: Path) -> None:
+    bare = Path(shutil.copytree(run.path, tmp_path / "bare"))
+    shutil.rmtree(bare / "rows")
+    with pytest.raises(UserError, match="bare has no rows; make them with `slotnorm eval"):
+        publishing.publish([bare], tmp_path / "results")
+    shutil.rmtree(bare / "checkpoints")
+    with pytest.raises(UserError, match="bare is still training, at step 0 of 4; only finished runs are published"):
+        publishing.publish([bare], tmp_path / "results")
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_matrix_beyond_half_precision_stays_whole() -> None:
+    tensors = {"small": torch.ones(2, 2), "large": torch.full((2, 2), 1e5), "vector": torch.ones(3)}
+    halved = weights.halve(weights.Weights(tensors, tiny.experiment(), 1, {}))
+    assert [tensor.dtype for tensor in halved.tensors.values()] == [torch.float16, torch.float32, torch.float32]
+    assert weights.halve(halved) is halved
+
+
+def test_a_tightly_packed_file_holds_the_same_and_numpy_opens_it(tmp_path: Path) -> None:
+    arrays = {"dense": np.random.default_rng(0).random(4000, np.float32).round(2), "constant": np.zeros(4000, np.int64)}
+    path = tmp_path / "x.npz"
+    archives.write_arrays(path, arrays)
+    before = path.stat().st_size
+    archives.pack_tightly(path)
+    assert path.stat().st_size < before
+    with zipfile.ZipFile(path) as archive:
+        assert [member.compress_type for member in archive.infolist()] == [zipfile.ZIP_LZMA, zipfile.ZIP_DEFLATED]
+    for opened in (archives.read_arrays(path), np.load(path)):
+        assert all(np.array_equal(opened[name], array) for name, array in arrays.items())
+    whole = path.read_bytes()
+    start = whole.index(b"dense.npy") + 40
+    spoiled = whole[:start] + b"\xff" * 20 + whole[start + 20 : -len(seals.open_tail())]
+    path.write_bytes(seals.close_tail(spoiled + seals.open_tail()))
+    with pytest.raises(DamagedFile, match="is sealed but holds no arrays"):
+        archives.read_arrays(path)
+    path.write_bytes(whole[:-200] + b"x" + whole[-199:])
+    with pytest.raises(DamagedFile, match="its seal does not match"):
+        archives.read_arrays(path)
