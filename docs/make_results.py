@@ -16,12 +16,12 @@ from pathlib import Path
 
 from slotnorm import experiments
 from slotnorm.experiments import MAIN
-from slotnorm.report.appearance import looks, signed
+from slotnorm.report.appearance import fixed, looks, signed
 from slotnorm.report.claims.checking import claims, in_short
 from slotnorm.report.claims.vocabulary import WORDS
 from slotnorm.report.contents import Report, SectionContents
 from slotnorm.report.curves import figures
-from slotnorm.report.drawing import draw
+from slotnorm.report.drawing.curve_figures import draw
 from slotnorm.report.effects import ALL, PROPOSED_LESS_OTHERS, shown_interval
 from slotnorm.report.effects import to_markdown as effects_table
 from slotnorm.report.pictures import scene_strip
@@ -46,11 +46,11 @@ TOLD = {
     "toy-features-4-5": "On frozen features ([12 runs](docs/results/features.md))",
     "toy-properties": "In [property prediction](docs/results/properties.md)",
 }
-SUMMARIZED = (("F-ARI", "f_ari", ".3f"), ("ARI", "ari", ".3f"), ("ℓ²", "l2", ".4f"), ("AP∞", "ap@inf", ".3f"))
+SUMMARIZED = (("F-ARI", "f_ari", 3), ("ARI", "ari", 3), ("ℓ²", "l2", 4), ("AP∞", "ap@inf", 3))  # decimals
 
 
 def studies(results: Path = RESULTS) -> list[Path]:
-    """The folders of published runs, one a study."""
+    """The folders of published runs, one per study."""
     return sorted(path for path in results.iterdir() if path.is_dir())
 
 
@@ -94,17 +94,17 @@ def _summary(contents: SectionContents, norms: Sequence[str] | None = None, fact
     section = contents.section
     dataset, source = section.sets[0], section.source("f_ari")
     numbers = sorted({factor * section.train_slots for factor in factors} & set(section.slots()))
-    columns: list[tuple[str, str, int, str]] = []
-    for label, metric, form in SUMMARIZED:
+    columns: list[tuple[str, str, int, int]] = []
+    for label, metric, decimals in SUMMARIZED:
         if metric in section.metrics():
-            columns += [(f"{label}, K {number}", metric, number, form) for number in numbers]
+            columns += [(f"{label}, K {number}", metric, number, decimals) for number in numbers]
     first, last = numbers[0], numbers[-1]
     moved = f"change of F-ARI from K {first} to {last}: median of the runs' (range)"
     lines = [[dataset, "runs", *(title for title, *_ in columns), moved]]
     for norm, look in looks(norms or section.norms).items():
         runs = section.of(norm)
         medians = [at_slots(section, norm, metric, dataset, number).median for _, metric, number, _ in columns]
-        cells = [f"{median:{form}}" for median, (*_, form) in zip(medians, columns, strict=True)]
+        cells = [fixed(median, decimals) for median, (*_, decimals) in zip(medians, columns, strict=True)]
         changes = spread(_f_ari(run, dataset, last, source) - _f_ari(run, dataset, first, source) for run in runs)
         span = f" ({signed(changes.low)} to {signed(changes.high)})" if len(runs) > 1 else ""
         lines.append([look.label, str(len(runs)), *cells, f"{signed(changes.median)}{span}"])
@@ -143,7 +143,7 @@ def _runs(contents: SectionContents) -> str:
             judged = run.facts["binding"]
             statistics = [f"{judged[name]:.2f}" for name in ("moving", "sharing", "coherence")]
             verdict = f"FAILED: {judged['reason']}" if judged["failed"] else "binds"
-            lines.append([f"`{run.name}`", *(f"{score:.3f}" for score in scores), *statistics, verdict])
+            lines.append([f"`{run.name}`", *map(fixed, scores), *statistics, verdict])
     return _table(lines)
 
 

@@ -25,15 +25,15 @@ from slotnorm.evaluation.rows import Rows
 from slotnorm.evaluation.scoring import score
 from slotnorm.experiments import MAIN
 from slotnorm.models import SlotModel, build
-from slotnorm.report import curves
+from slotnorm.report import curves, latex
 from slotnorm.report.background_figure import ON_PATHS, ON_SLOTS, background
 from slotnorm.report.contents import Report
 from slotnorm.report.curves import PathPanel
-from slotnorm.report.drawing import draw
+from slotnorm.report.drawing.curve_figures import draw
 from slotnorm.report.prose import report_page
 from slotnorm.report.scores import summarize
 from slotnorm.report.sections import Section, divide
-from slotnorm.report.tables import to_csv, to_latex, to_markdown
+from slotnorm.report.tables import to_csv, to_markdown
 
 TRUE = [[0, 0, 1, 1], [0, 0, 2, 2]]
 
@@ -224,7 +224,7 @@ def test_the_table_has_the_scores_and_what_was_measured(report: Report) -> None:
     assert best == ["batch_norm"], "the less foreground is taken the better"
     assert "| F-ARI ÷10 ↑ |" in to_markdown(table)
     assert "<u>0.059 ± 0.001</u>" in to_markdown(table)
-    assert r"F-ARI $\div$10 ($\uparrow$)" in to_latex(table)
+    assert r"F-ARI $\div$10 ($\uparrow$)" in latex.table("tables/toy-background", table)
     lines = list(csv.DictReader(io.StringIO(to_csv(table))))
     wanted = {"section": "toy4, 15 slots", "norm": "batch_norm", "metric": "f_ari/3"}
     (cell,) = [line for line in lines if wanted.items() <= line.items()]

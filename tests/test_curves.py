@@ -20,7 +20,7 @@ from slotnorm.experiments import ABLATED, MAIN
 from slotnorm.normalization import Normalization, normalizations
 from slotnorm.report.appearance import looks, measure, ordered
 from slotnorm.report.curves import Curve, Figure, curve, figures, shared_limits, to_csv
-from slotnorm.report.drawing import draw
+from slotnorm.report.drawing.curve_figures import draw
 from slotnorm.report.scores import RunScores, summarize
 from slotnorm.report.sections import Section, divide
 
@@ -215,18 +215,18 @@ def drawn(section: Section) -> tuple[Figure, dict[str, bytes]]:
     return figure, draw(figure)
 
 
-def test_a_figure_is_drawn_as_svg_and_png_with_one_legend(drawn: tuple[Figure, dict[str, bytes]]) -> None:
+def test_a_figure_is_drawn_as_svg_pdf_and_png_with_one_legend(drawn: tuple[Figure, dict[str, bytes]]) -> None:
     _, files = drawn
     svg = files["svg"].decode()
     ElementTree.fromstring(svg)
-    comments = [line for line in svg.splitlines() if line.strip().startswith("<!--")]
-    for words in ("Batch Norm (2 of 3 runs)", "Baseline (3 runs)", "slots K in evaluation", "trained"):
-        assert any(words in comment for comment in comments)
-    assert sum("Batch Norm" in comment for comment in comments) == 1
+    texts = [element.text for element in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")]
+    assert {"Batch Norm (2 of 3 runs)", "Baseline (3 runs)", "slots K in evaluation", "trained"} <= set(texts)
+    assert sum("Batch Norm" in text for text in texts) == 1
     with Image.open(io.BytesIO(files["png"])) as image:
         assert image.size[0] > 1500
         corner = np.asarray(image.convert("RGB"))[0, 0]
     assert corner.tolist() == [255, 255, 255]
+    assert files["pdf"].startswith(b"%PDF-1.5")
 
 
 def test_the_same_figure_has_the_same_bytes_and_no_date(drawn: tuple[Figure, dict[str, bytes]]) -> None:
@@ -236,8 +236,7 @@ def test_the_same_figure_has_the_same_bytes_and_no_date(drawn: tuple[Figure, dic
     before = dict(matplotlib.rcParams)
     small = dataclasses.replace(figure, rows=(figure.rows[0][:1],))
     assert draw(small) == draw(small)
-    assert b"dc:date" not in files["svg"]
-    assert b"<dc:date>" not in files["svg"]
+    assert not any(word in files[kind] for kind in ("svg", "pdf") for word in (b"date", b"Date"))
     assert dict(matplotlib.rcParams) == before
 
 

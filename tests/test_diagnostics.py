@@ -15,7 +15,8 @@ from slotnorm.evaluation.diagnosis import OCCUPIED, SOURCE, diagnose
 from slotnorm.evaluation.rows import Rows
 from slotnorm.models import SlotModel, build
 from slotnorm.normalization import BatchNorm, normalizations
-from slotnorm.report.diagnostics import diagnostics, draw_diagnostics
+from slotnorm.report.diagnostics import diagnostics
+from slotnorm.report.drawing.diagnostics_figure import draw_diagnostics
 from slotnorm.slot_attention import Iteration
 
 TRAIN_SLOTS = 4

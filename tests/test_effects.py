@@ -12,7 +12,7 @@ from made_up_rows import SHAPES, made_up
 from slotnorm.evaluation.rows import Rows
 from slotnorm.report import resampling
 from slotnorm.report.appearance import signed
-from slotnorm.report.effect_figure import draw_forest, forests
+from slotnorm.report.drawing.forest_figure import draw_forest, forests
 from slotnorm.report.effects import ALL, PROPOSED_LESS_OTHERS, WITHOUT_FAILED, Effect, effects, to_csv, to_markdown
 from slotnorm.report.scores import summarize
 from slotnorm.report.sections import Section

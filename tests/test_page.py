@@ -19,7 +19,7 @@ from slotnorm.report import background_figure
 from slotnorm.report.appearance import looks
 from slotnorm.report.contents import compose
 from slotnorm.report.diagnostics import Diagnostics
-from slotnorm.report.page.forest import ticks_between
+from slotnorm.report.drawing.axes import round_numbers
 from slotnorm.report.page.markup import element, embedded
 from slotnorm.report.page.page import LARGEST, render
 from slotnorm.report.page.pixels import Sprites
@@ -345,7 +345,7 @@ def test_the_effect_of_every_study_is_drawn_where_its_numbers_are(report, page):
     ("low", "high"), [(0, 1), (0.913, 0.961), (-0.2, 1.04), (0.0021, 0.0046), (3, 3000), (0, 1e-7)]
 )
 def test_ticks_are_a_few_round_numbers_inside(low, high):
-    ticks = ticks_between(low, high)
+    ticks = round_numbers(low, high, 3)
     assert 2 <= len(ticks) <= 4
     assert low - 1e-12 <= ticks[0] < ticks[-1] <= high + 1e-12
     steps = np.diff(ticks)

@@ -9,10 +9,11 @@ import pytest
 
 from slotnorm.evaluation.rows import Rows
 from slotnorm.experiments import MAIN, transfers
+from slotnorm.report import latex
 from slotnorm.report.paper_numbers import printed
 from slotnorm.report.scores import spread, summarize
 from slotnorm.report.sections import Section, divide
-from slotnorm.report.tables import decimals_of, study_table, to_csv, to_latex, to_markdown, zero_shot
+from slotnorm.report.tables import decimals_of, study_table, to_csv, to_markdown, zero_shot
 
 MOVI_D = transfers()["movi-d"]
 FACTORS = {"movi-10-11": (10, 11), "movi-6-11": (6, 11), "movi-6-7": (6, 7)}
@@ -109,16 +110,18 @@ def test_the_best_of_a_section_is_underlined_and_the_best_of_all_bold_and_l2_is_
 def test_markdown_latex_and_csv_say_the_same(small: list[Section]) -> None:
     table = zero_shot(small, MOVI_D)
     assert table is not None
-    markdown, latex = to_markdown(table), to_latex(table)
+    markdown, tex = to_markdown(table), latex.table("tables/movi-d-zero-shot", table)
     line = next(line for line in markdown.splitlines() if line.startswith("| Batch Norm") and "0.855" in line)
     assert line == (
         "| Batch Norm | 2 runs | <u>**0.855** ± 0.005</u> (0.809 ± 0.005) | <u>**2.000** ± 0.000</u> (2.374 ± 0.002) | "
         "<u>0.300 ± 0.100</u> (0.297 ± 0.030) |"
     )
-    assert r"Batch Norm & 2 runs & \underline{\textbf{0.855} $\pm$ 0.005} (0.809 $\pm$ 0.005) &" in latex
-    assert latex.count(r"\midrule") == 2
-    assert r"$\ell^2$ loss ($\downarrow$)" in latex
-    assert latex.count("{") == latex.count("}")
+    assert r"Batch Norm & 2 runs & \underline{\textbf{0.855} \textpm{} 0.005} (0.809 \textpm{} 0.005) &" in tex
+    assert r"Median \textpm{} maximal deviation" in tex
+    assert r"\label{tab:movi-d-zero-shot}" in tex
+    assert tex.count(r"\midrule") == 2
+    assert r"$\ell^2$ loss ($\downarrow$)" in tex
+    assert tex.count("{") == tex.count("}")
     lines = list(csv.DictReader(io.StringIO(to_csv(table))))
     assert len(lines) == 12
     first = lines[0]
@@ -232,7 +235,7 @@ def test_small_losses_keep_their_digits() -> None:
     assert table is not None
     assert table.metrics == ("f_ari", "l2")
     assert decimals_of(table, 1) == 5
-    assert "| 1 run | <u>0.500</u> | <u>0.00213</u> |" in to_markdown(table)  # one run has no deviation
+    assert "| 1 run | 0.500 | 0.00213 |" in to_markdown(table)  # one run has no deviation, and one alone is no best
     assert "**" not in to_markdown(table)  # a study's parts are not compared with each other
 
 
@@ -243,8 +246,7 @@ def test_names_with_markup_are_harmless_in_every_format() -> None:
     assert table is not None
     assert r"&lt;script&gt;\_\|&amp;$%😀" in to_markdown(table)
     assert "<script>" not in to_markdown(table)
-    latex = to_latex(table)
-    assert r"\textless{}script\textgreater{}\_\textbar{}\&\$\%[U+1F600], 7 slots" in latex
+    assert r"\textless{}script\textgreater{}\_\textbar{}\&\$\%[U+1F600], 7 slots" in latex.table("x", table)
 
 
 def test_an_unknown_normalization_is_shown_last_under_its_own_name() -> None:

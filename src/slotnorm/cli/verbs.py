@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from slotnorm.cli import dispatch
 from slotnorm.cli.data_verbs import DATA_VERBS, Objects, open_backbone
@@ -183,6 +183,10 @@ def report(
     models: bool = True,
     rows: bool = True,
     device: str = "auto",
+    style: Literal["paper", "slides", "dark"] = "paper",
+    width: Literal["page", "column"] = "page",
+    norms: tuple[str, ...] | None = None,
+    metrics: tuple[str, ...] | None = None,
 ) -> None:
     """Draw the figures and tables of the paper from evaluated runs, with pictures, diagnostics and its claims.
 
@@ -193,11 +197,17 @@ def report(
         models: run the models for pictures and diagnostics that are not kept beside the runs yet
         rows: write all rows as rows.csv.gz
         device: where models run: auto (a GPU if there is one), cpu, cuda or mps
+        style: how figures look: for a paper, for slides, or for a dark background
+        width: how wide figures are: a page of a paper (6.75 inches; a slide is 12), or one of its two columns
+        norms: normalizations that figures show (default: all); tables, claims and the page always have all
+        metrics: metrics that figures show (default: all)
     """
+    from slotnorm.report.drawing.choice import Choice
     from slotnorm.report.prose import headline
     from slotnorm.report.writing import write_report
 
-    made = write_report(runs, out, data=data, models=models, rows=rows, device=device)
+    choice = Choice(style, width, norms, metrics)
+    made = write_report(runs, out, data=data, models=models, rows=rows, device=device, choice=choice)
     print(headline(made))
     print(f"report: {out / 'report.md'}")
     print(f"page: {out / 'index.html'}")

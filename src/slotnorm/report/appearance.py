@@ -61,6 +61,11 @@ def measure(metric: str) -> Measure:
     return _MEASURES.get(metric, Measure(metric, True))
 
 
+def fixed(value: float, decimals: int = 3) -> str:
+    """A number with so many decimals, and no minus before one that rounds to zero."""
+    return f"{round(value, decimals) + 0.0:.{decimals}f}"
+
+
 def signed(value: float, decimals: int = 3) -> str:
     """A difference as people write it: "+0.012", "−0.105", and "0.000" without a sign."""
     rounded = round(value, decimals)
@@ -75,13 +80,13 @@ def looks(norms: Iterable[str]) -> dict[str, Look]:
     One that is not registered (a plugin that was not given) comes after the rest, under its own name.
     """
     registry, asked = normalizations(), set(norms)
-    found = {}
+    appearances = {}
     for place, norm in enumerate([*registry, *sorted(asked.difference(registry))]):
         if norm in asked:
             scheme = registry.get(norm)
             label, dashed = (scheme.label, not scheme.keeps_mass) if scheme else (norm, False)
-            found[norm] = Look(label, _COLORS[place % len(_COLORS)], _MARKERS[place % len(_MARKERS)], dashed)
-    return found
+            appearances[norm] = Look(label, _COLORS[place % len(_COLORS)], _MARKERS[place % len(_MARKERS)], dashed)
+    return appearances
 
 
 def ordered(norms: Iterable[str]) -> list[str]:

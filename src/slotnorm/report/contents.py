@@ -81,13 +81,17 @@ class SectionContents:
     notes: tuple[str, ...] = ()
 
     def figure_file(self, figure: Figure, suffix: str = "svg") -> str:
-        """Where a figure is drawn to, below the report's folder."""
-        return f"figures/{self.stem}-{self._rest(figure.name)}.{suffix}"
+        """Where a figure is drawn to, below the report's folder; without an ending where `suffix` is empty."""
+        return f"figures/{self.stem}-{self._rest(figure.name)}{'.' * bool(suffix)}{suffix}"
+
+    def diagnostics_file(self, suffix: str = "svg") -> str:
+        """Where the diagnostics are drawn to."""
+        return f"figures/{self.stem}-diagnostics{'.' * bool(suffix)}{suffix}"
 
     def table_file(self, table: Table, suffix: str = "md") -> str:
         """Where a table is written to."""
         rest = self._rest(table.name) if table.name != self.section.title else ""
-        return f"tables/{self.stem}{'-' * bool(rest)}{rest}.{suffix}"
+        return f"tables/{self.stem}{'-' * bool(rest)}{rest}{'.' * bool(suffix)}{suffix}"
 
     def picture_slots(self) -> list[int]:
         """The K of its visual tables: the training K and a high one."""

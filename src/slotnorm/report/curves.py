@@ -284,8 +284,11 @@ def shared_limits(row: Sequence[Panel]) -> list[tuple[float, float]]:
     return [limits_of(other for other in row if other.scale == panel.scale) for panel in row]
 
 
-def to_csv(labelled: Iterable[tuple[str, str, Figure]]) -> str:
-    """The data of (section, which runs, figure), one line a point of a curve."""
+def to_csv(labelled: Iterable[tuple[str, str, Figure]], with_paths: bool = False) -> str:
+    """The data of (section, which runs, figure), one line per point of a curve.
+
+    The two scores of a path are curves of other figures, too, and are left out unless asked for.
+    """
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     columns = ("median", "low", "high", "deviation", "count")
@@ -294,14 +297,16 @@ def to_csv(labelled: Iterable[tuple[str, str, Figure]]) -> str:
     )
     for section, which, figure in labelled:
         for panel in (panel for row in figure.rows for panel in row):
+            scores = {panel.metric: panel.curves}
             if isinstance(panel, PathPanel):
-                continue  # both of its scores are in the other figures
-            for norm, one in panel.curves.items():
-                at = "" if panel.slots is None else panel.slots
-                head = [section, which, norm, panel.metric, panel.source, " ".join(panel.datasets), at, panel.against]
-                for i, x in enumerate(one.x.tolist()):
-                    single = " ".join(_number(values[i]) for values in one.runs.values())
-                    writer.writerow([*head, x, *(_number(getattr(one, name)[i]) for name in columns), single])
+                scores = {panel.metric: panel.curves, "ari": panel.across} if with_paths else {}
+            for metric, curves in scores.items():
+                for norm, drawn in curves.items():
+                    at = "" if panel.slots is None else panel.slots
+                    head = [section, which, norm, metric, panel.source, " ".join(panel.datasets), at, panel.against]
+                    for i, x in enumerate(drawn.x.tolist()):
+                        single = " ".join(_number(values[i]) for values in drawn.runs.values())
+                        writer.writerow([*head, x, *(_number(getattr(drawn, name)[i]) for name in columns), single])
     return buffer.getvalue()
 
 

@@ -3,23 +3,25 @@
 from collections.abc import Sequence
 from typing import Any
 
-from slotnorm.report.appearance import looks
+from slotnorm.report.appearance import fixed, looks
 from slotnorm.report.background_figure import TITLE, Background
 from slotnorm.report.claims import vocabulary
 from slotnorm.report.claims.checking import SCALES, Finding, Outcome, in_short
 from slotnorm.report.contents import Report, SectionContents
-from slotnorm.report.effect_figure import forests
+from slotnorm.report.curves import Figure
+from slotnorm.report.drawing.choice import Choice
+from slotnorm.report.drawing.forest_figure import forests
 from slotnorm.report.effects import WITHOUT_FAILED, Effect
 from slotnorm.report.effects import to_markdown as effects_to_markdown
 from slotnorm.report.safe_names import markdown as escaped
 from slotnorm.report.tables import to_markdown
 
 
-def report_page(report: Report) -> str:
+def report_page(report: Report, choice: Choice = Choice()) -> str:  # noqa: B008 (frozen)
     """report.md: sections with their figures and tables, the claims in short, what was left out, provenance."""
-    lines = ["# Report", "", _opening(report), "", *_effects(report.effects)]
+    lines = ["# Report", "", _opening(report), "", *_effects(report.effects, choice)]
     for contents in report.sections:
-        lines += _section(contents)
+        lines += _section(contents, choice)
     for everything, kept in report.zero_shot:
         lines += ["## Zero-shot transfer", "", to_markdown(everything)]
         if kept is not None:
@@ -128,19 +130,19 @@ def _opening(report: Report) -> str:
     return "\n".join(lines).strip()
 
 
-def _effects(effects: Sequence[Effect]) -> list[str]:
+def _effects(effects: Sequence[Effect], choice: Choice) -> list[str]:
     """How scores change with three times the training K: figures, then the numbers."""
     if not effects:
         return []
     lines = ["## The effect: three times as many slots as in training", ""]
-    for forest in forests(effects):
+    for forest in forests(choice.of_effects(effects)):
         lines += [f"![{forest.caption}]({forest.file}.svg)", "", f"*{forest.caption}*", ""]
     lines += [effects_to_markdown(effects)]
     kept = [effect for effect in effects if effect.which == WITHOUT_FAILED]
     return [*lines, "### Without failed runs", "", effects_to_markdown(kept)] if kept else lines
 
 
-def _section(contents: SectionContents) -> list[str]:
+def _section(contents: SectionContents, choice: Choice) -> list[str]:
     section = contents.section
     lines = [f"## {escaped(section.title)} {section.factors}", ""]
     if section.where:
@@ -154,32 +156,41 @@ def _section(contents: SectionContents) -> list[str]:
     both = contents.both
     for which, some in (("", both.figures), (" (without failed runs)", both.figures_without_failed or ())):
         for figure in some:
-            words = escaped(figure.caption) + which
-            lines += [f"![{words}]({contents.figure_file(figure)})", "", f"*{words}*", ""]
+            lines += _figure(contents, figure, which, choice)
     for which, table in (("", both.table), ("Without failed runs:", both.table_without_failed)):
         if table is not None:
             lines += [*([which, ""] if which else []), to_markdown(table)]
     for which, held in (("", both.background), (" (without failed runs)", both.background_without_failed)):
         if held is not None:
-            lines += _background(contents, held, which)
+            lines += _background(contents, held, which, choice)
     if contents.illustration is not None:
         for k in (*contents.picture_slots(), None):
             words = "over K" if k is None else f"with {k} slots"
             words = f"Segmentations of {escaped(contents.illustration.dataset)} {words}"
             lines += [f"![{words}]({contents.picture_file(k)})", "", f"*{words}*", ""]
     if contents.diagnostics is not None:
-        lines += [f"![Inside the models](figures/{contents.stem}-diagnostics.svg)", "", *_diagnostics(contents), ""]
+        if choice.of_diagnostics(contents.diagnostics) is not None:
+            lines += [f"![Inside the models]({contents.diagnostics_file()})", ""]
+        lines += [*_diagnostics(contents), ""]
     lines += _apart(contents)
     lines += [*(f"- {escaped(note)}" for note in contents.notes), ""] if contents.notes else []
     return lines
 
 
-def _background(contents: SectionContents, held: Background, which: str) -> list[str]:
+def _figure(contents: SectionContents, figure: Figure, which: str, choice: Choice) -> list[str]:
+    """A figure with its caption, and what is not drawn of it."""
+    chosen, words = choice.of(figure), escaped(figure.caption) + which
+    said = f" {escaped(chosen.left_out)}" if chosen.noise else ""
+    if chosen.figure is None:
+        return [f"*{words}*{said}", ""] if said else []
+    return [f"![{words}]({contents.figure_file(figure)})", "", f"*{words}*{said}", ""]
+
+
+def _background(contents: SectionContents, held: Background, which: str, choice: Choice) -> list[str]:
     """The figure on F-ARI and the background, what it says, and its numbers."""
-    words = escaped(held.figure.caption) + which
     lines = [f"### {TITLE}{which}", ""]
     lines += [line for paragraph in held.words for line in (escaped(paragraph), "")] if not which else []
-    lines += [f"![{words}]({contents.figure_file(held.figure)})", "", f"*{words}*", ""]
+    lines += _figure(contents, held.figure, which, choice)
     return [*lines, to_markdown(held.table)] if held.table is not None else lines
 
 
@@ -207,7 +218,7 @@ def _apart(contents: SectionContents) -> list[str]:
     lines = [f"Scenes apart, at {contents.section.train_slots} slots:", ""]
     lines += [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for one in shown:
-        value = "–" if one.f_ari_of_few != one.f_ari_of_few else f"{one.f_ari_of_few:.3f}"
+        value = "–" if one.f_ari_of_few != one.f_ari_of_few else fixed(one.f_ari_of_few)
         cells = (escaped(one.dataset), escaped(labels[one.norm].label), one.scored, one.undefined, one.few, value)
         lines.append(f"| {' | '.join(map(str, cells))} |")
     return [*lines, ""]

@@ -6,9 +6,11 @@ _MARKDOWN = re.compile(r"([\\`*_{}\[\]<>|#~])")
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
-    "|": r"\textbar{}", '"': r"\textquotedbl{}",
+    "|": r"\textbar{}", '"': r"\textquotedbl{}", "±": r"\textpm{}", "÷": r"$\div$", "×": r"$\times$", "²": "$^2$",
+    "ℓ": r"$\ell$", "∞": r"$\infty$", "−": "$-$", "→": r"$\rightarrow$", "↑": r"$\uparrow$", "↓": r"$\downarrow$",
+    "–": "--", "…": r"\ldots{}", "“": "``", "”": "''", "’": "'",
 }  # fmt: skip
-_LAST_LATIN = 0x24F  # beyond it LaTeX's usual fonts have no letters: the character's number is shown
+_LAST_LATIN, _NOT_IN_LATEX = "ž", "ĦħĸĿŀŉŦŧ"  # LaTeX's T1 fonts have letters up to it but these
 
 
 def markdown(text: object) -> str:
@@ -19,15 +21,13 @@ def markdown(text: object) -> str:
 
 def latex(text: object) -> str:
     """A text that shows as it is in LaTeX; characters its usual fonts lack as their number, [U+1F600]."""
-    return "".join(
-        _LATEX.get(letter, letter if ord(letter) <= _LAST_LATIN else f"[U+{ord(letter):04X}]")
+    letters = (
+        _LATEX.get(
+            letter, letter if letter <= _LAST_LATIN and letter not in _NOT_IN_LATEX else f"[U+{ord(letter):04X}]"
+        )
         for letter in one_line(text)
     )
-
-
-def plain(text: object) -> str:
-    """A text for a figure: one line, and no `$` that would start a formula."""
-    return one_line(text).replace("$", r"\$")
+    return "".join(letters).replace(r"$\ell$$^2$", r"$\ell^2$")
 
 
 def file_name(text: object) -> str:

@@ -1,6 +1,6 @@
 """Tables: median ± maximal deviation over seeds, the best of each section underlined, the best of all bold.
 
-A `Table` is plain data; `to_markdown`, `to_latex` and `to_csv` write it down. One run alone has no deviation to show.
+A `Table` is plain data; `to_markdown` and `to_csv` write it down, and latex.py. One run alone has no deviation.
 """
 
 import csv
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from slotnorm import experiments
 from slotnorm.metrics import all_metrics
 from slotnorm.report import safe_names
-from slotnorm.report.appearance import looks, measure
+from slotnorm.report.appearance import fixed, looks, measure
 from slotnorm.report.curves import runs_of
 from slotnorm.report.paper_numbers import Printed, printed
 from slotnorm.report.scores import Spread, spread
@@ -122,7 +122,7 @@ def study_table(section: Section, leave_out_failed: bool = False) -> Table | Non
 
 
 def mark(table: Table) -> Table:
-    """The same table with its best cells marked; numbers that look the same are marked alike."""
+    """The same table with its best cells marked; numbers that look the same are marked alike, a line alone is not."""
     parts = list(table.parts)
     for column, metric in enumerate(table.metrics):
         decimals, higher = decimals_of(table, column), measure(metric).higher_is_better
@@ -130,7 +130,8 @@ def mark(table: Table) -> Table:
         def best(lines: Sequence[Line], column: int = column, decimals: int = decimals, higher: bool = higher) -> float:
             medians = [round(line.cells[column].spread.median, decimals) for line in lines]
             known = [median for median in medians if median == median]
-            return (max(known) if higher else min(known)) if known else math.nan
+            compared = known and len(lines) > 1  # a line alone is no best
+            return (max(known) if higher else min(known)) if compared else math.nan
 
         of_all = best([line for part in parts for line in part.lines])
         for index, part in enumerate(parts):
@@ -159,14 +160,14 @@ def to_markdown(table: Table) -> str:
 
     def shown(cell: Cell, decimals: int) -> str:
         if not cell.spread.runs:
-            return _with_paper("–", cell, str)
-        median = f"{cell.spread.median:.{decimals}f}"
+            return with_paper("–", cell, str)
+        median = fixed(cell.spread.median, decimals)
         median = f"**{median}**" if cell.best_of_all else median
         text = f"{median} ± {cell.spread.deviation:.{decimals}f}" if cell.spread.runs > 1 else median
-        return _with_paper(f"<u>{text}</u>" if cell.best_in_section else text, cell, str)
+        return with_paper(f"<u>{text}</u>" if cell.best_in_section else text, cell, str)
 
     heads = [f"{measure(metric).label} {measure(metric).arrow}" for metric in table.metrics]
-    lines = [f"{safe_names.markdown(table.caption)}{_brackets(table)}", "", f"| | runs | {' | '.join(heads)} |"]
+    lines = [f"{safe_names.markdown(table.caption)}{brackets(table)}", "", f"| | runs | {' | '.join(heads)} |"]
     lines.append(f"|---|---|{'---|' * len(heads)}")
     for part in table.parts:
         lines.append(f"| *{safe_names.markdown(part.title)}* | |{' |' * len(heads)}")
@@ -176,41 +177,8 @@ def to_markdown(table: Table) -> str:
     return "\n".join(lines) + "\n"
 
 
-def to_latex(table: Table) -> str:
-    """A LaTeX table that needs booktabs and textcomp."""
-
-    def shown(cell: Cell, decimals: int) -> str:
-        if not cell.spread.runs:
-            return _with_paper("--", cell, _latex_number)
-        median = f"{cell.spread.median:.{decimals}f}"
-        median = rf"\textbf{{{median}}}" if cell.best_of_all else median
-        text = rf"{median} $\pm$ {cell.spread.deviation:.{decimals}f}" if cell.spread.runs > 1 else median
-        return _with_paper(rf"\underline{{{text}}}" if cell.best_in_section else text, cell, _latex_number)
-
-    arrows = {"↑": r"$\uparrow$", "↓": r"$\downarrow$"}
-    heads = [f"{_latex_label(metric)} ({arrows[measure(metric).arrow]})" for metric in table.metrics]
-    lines = [
-        r"\begin{table}",
-        r"    \centering",
-        rf"    \begin{{tabular}}{{ll{'c' * len(heads)}}}",
-        r"        \toprule",
-    ]
-    lines.append(f"        & runs & {' & '.join(heads)} \\\\")
-    for part in table.parts:
-        lines += [
-            r"        \midrule",
-            rf"        \multicolumn{{{2 + len(heads)}}}{{l}}{{{safe_names.latex(part.title)}}} \\",
-        ]
-        for line in part.lines:
-            cells = [shown(cell, decimals_of(table, column)) for column, cell in enumerate(line.cells)]
-            lines.append(f"        {safe_names.latex(line.label)} & {line.runs} & {' & '.join(cells)} \\\\")
-    caption = (safe_names.latex(table.caption) + _brackets(table)).replace("±", r"\textpm")
-    lines += [r"        \bottomrule", r"    \end{tabular}", rf"    \caption{{{caption}}}", r"\end{table}"]
-    return "\n".join(lines) + "\n"
-
-
 def to_csv(table: Table) -> str:
-    """The table's numbers in full, one line a cell."""
+    """The table's numbers in full, one line per cell."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow([
@@ -247,25 +215,13 @@ def at_slots(section: Section, norm: str, metric: str, dataset: str, slots: int)
     return spread(run.mean(dataset, metric, slots, source=source).value for run in section.of(norm))
 
 
-def _with_paper(text: str, cell: Cell, form: Callable[[str], str]) -> str:
+def with_paper(text: str, cell: Cell, form: Callable[[str], str]) -> str:
+    """A cell's text, and behind it the paper's number where it prints one."""
     if cell.paper is None:
         return text
     return f"{text} ({form(f'{cell.paper.median:.3f} ± {cell.paper.deviation:.3f}')})"
 
 
-def _brackets(table: Table) -> str:
+def brackets(table: Table) -> str:
+    """What a caption says of the paper's numbers."""
     return " In brackets the paper's numbers." if table.has_paper else ""
-
-
-def _latex_number(text: str) -> str:
-    return text.replace("±", r"$\pm$")
-
-
-def _latex_label(metric: str) -> str:
-    label = measure(metric).label
-    return (
-        safe_names.latex(label.replace("ℓ²", "@").replace("∞", "!"))
-        .replace("@ loss", r"$\ell^2$ loss")
-        .replace("!", r"$\infty$")
-        .replace("÷", r"$\div$")
-    )

@@ -17,12 +17,14 @@ import torch
 from slotnorm import __version__
 from slotnorm.errors import DamagedFile, UserError
 from slotnorm.evaluation.rows import Rows
-from slotnorm.report import curves, effects, tables
+from slotnorm.report import curves, diagnostics, effects, latex, tables
 from slotnorm.report.claims.checking import as_records
 from slotnorm.report.contents import Report, SectionContents, compose
-from slotnorm.report.diagnostics import draw_diagnostics
-from slotnorm.report.drawing import draw
-from slotnorm.report.effect_figure import draw_forest, forests
+from slotnorm.report.drawing import forest_figure
+from slotnorm.report.drawing.choice import Choice
+from slotnorm.report.drawing.curve_figures import draw
+from slotnorm.report.drawing.diagnostics_figure import draw_diagnostics
+from slotnorm.report.drawing.forest_figure import draw_forest, forests
 from slotnorm.report.model_views import Inspector, spaced
 from slotnorm.report.packed_rows import PackedRows
 from slotnorm.report.page import page
@@ -51,29 +53,31 @@ def write_report(
     models: bool = True,
     rows: bool = True,
     device: str | torch.device = "auto",
+    choice: Choice = Choice(),  # noqa: B008 (frozen)
 ) -> Report:
     """Read runs and write everything about them to the folder `out`.
 
     `models` False runs none, and shows only pictures and diagnostics that were kept beside the runs; `rows` False
     leaves out rows.csv.gz. `data` is where scenes are, if not in the cache. Models run on `device` (auto, cpu, cuda or
-    mps).
+    mps). `choice` says how the files in figures/ look and what they show.
     """
     chosen = choose_device(device)
     require_folder(Path(out))  # before models run for long
     with PackedRows() as packed:
         material = _read(paths, packed if rows else None)
-        for one in material.left_out:
-            _log.warning(f"left out: {one.path}: {one.reason}")
+        choice.require_known(material.sections)
+        for run in material.left_out:
+            _log.warning(f"left out: {run.path}: {run.reason}")
         inspector = Inspector(models, data, chosen)
         with Progress("sections", len(material.sections)) as progress:
 
             def diagnose(section: Any) -> Any:
-                found = inspector.diagnose(section)
+                measured = inspector.diagnose(section)
                 progress.advance(note=section.title)
-                return found
+                return measured
 
             report = compose(material, inspector.illustrate, diagnose)
-        write(report, Path(out), packed if rows else None)
+        write(report, Path(out), packed if rows else None, choice)
     return report
 
 
@@ -89,19 +93,24 @@ def _read(paths: Iterable[str | Path], packed: PackedRows | None) -> Material:
         return read(folders, keep)
 
 
-def write(report: Report, out: Path, rows: PackedRows | None = None) -> None:
+def write(
+    report: Report,
+    out: Path,
+    rows: PackedRows | None = None,
+    choice: Choice = Choice(),  # noqa: B008 (frozen)
+) -> None:
     """Write a report's files to `out`, which must be empty or hold an earlier report; with `rows` those of its runs."""
     known = require_folder(out)
     folder = _Folder()
     for contents in report.sections:
-        _add_section(folder, contents)
+        _add_section(folder, contents, choice)
     for pair in report.zero_shot:
         for table in pair:
             if table is not None:
-                _add_table(folder, table, f"tables/{file_name(table.name)}.")
-    for forest in forests(report.effects):
-        for suffix, content in draw_forest(forest).items():
-            folder.add(f"{forest.file}.{suffix}", content)
+                _add_table(folder, table, f"tables/{file_name(table.name)}")
+    for forest in forests(choice.of_effects(report.effects)):
+        drawn = draw_forest(forest, choice.form)
+        _add_figure(folder, forest.file, drawn, forest_figure.to_csv(forest), forest.caption, choice)
     folder.add("effect.csv", effects.to_csv(report.effects))
     labelled = [
         (contents.section.title, which, figure)
@@ -115,7 +124,7 @@ def write(report: Report, out: Path, rows: PackedRows | None = None) -> None:
     folder.add("claims.md", claims_page(report.outcomes))
     folder.add("claims.json", json.dumps(as_records(report.outcomes), indent=1, ensure_ascii=False) + "\n")
     folder.add("provenance.json", json.dumps(report.provenance, indent=1, ensure_ascii=False, sort_keys=True) + "\n")
-    folder.add("report.md", report_page(report))
+    folder.add("report.md", report_page(report, choice))
     folder.add(page.NAME, page.render(report))
     folder.write(out, known)
 
@@ -174,15 +183,22 @@ def require_folder(out: Path) -> list[str]:
     return [name for name in names if (out / name).resolve().is_relative_to(inside)]
 
 
-def _add_section(folder: _Folder, contents: SectionContents) -> None:
-    for _, figure in contents.both.all_figures():
-        for suffix, content in draw(figure).items():
-            folder.add(contents.figure_file(figure, suffix), content)
+def _add_section(folder: _Folder, contents: SectionContents, choice: Choice) -> None:
+    title = contents.section.title
+    for which, figure in contents.both.all_figures():
+        chosen = choice.of(figure)
+        if chosen.figure is not None:
+            data = curves.to_csv([(title, which, chosen.figure)], with_paths=True)
+            caption = f"{title} {contents.section.factors}. {figure.caption} {chosen.left_out}".strip()
+            _add_figure(
+                folder, contents.figure_file(figure, ""), draw(chosen.figure, choice.form), data, caption, choice
+            )
     for table in contents.both.all_tables():
         _add_table(folder, table, contents.table_file(table, ""))
-    if contents.diagnostics is not None:
-        for suffix, content in draw_diagnostics(contents.diagnostics).items():
-            folder.add(f"figures/{contents.stem}-diagnostics.{suffix}", content)
+    if contents.diagnostics is not None and (shown := choice.of_diagnostics(contents.diagnostics)) is not None:
+        drawn, data = draw_diagnostics(shown, choice.form), diagnostics.to_csv(shown)
+        caption = f"{title}: inside the models as K grows, on {shown.dataset}."
+        _add_figure(folder, contents.diagnostics_file(""), drawn, data, caption, choice)
     illustration, section = contents.illustration, contents.section
     if illustration is not None:
         scenes = list(range(min(_PICTURED_SCENES, len(illustration.any.scenes))))
@@ -192,11 +208,19 @@ def _add_section(folder: _Folder, contents: SectionContents) -> None:
         folder.add(contents.picture_file(None), slots_table(illustration, spaced(growing, _PICTURED_SLOTS), 0))
 
 
+def _add_figure(folder: _Folder, name: str, drawn: dict[str, bytes], data: str, caption: str, choice: Choice) -> None:
+    """A figure as `name` with the endings of pictures, its data as CSV, and what a paper needs to include it."""
+    for suffix, content in drawn.items():
+        folder.add(f"{name}.{suffix}", content)
+    folder.add(f"{name}.csv", data)
+    folder.add(f"{name}.tex", latex.figure(name, caption, whole_page=choice.width == "page"))
+
+
 def _add_table(folder: _Folder, table: tables.Table, name: str) -> None:
     """A table as `name` with three endings."""
-    folder.add(f"{name}md", tables.to_markdown(table))
-    folder.add(f"{name}tex", tables.to_latex(table))
-    folder.add(f"{name}csv", tables.to_csv(table))
+    folder.add(f"{name}.md", tables.to_markdown(table))
+    folder.add(f"{name}.tex", latex.table(name, table))
+    folder.add(f"{name}.csv", tables.to_csv(table))
 
 
 def _scores_csv(runs: Sequence[RunScores]) -> str:
@@ -213,7 +237,7 @@ def _scores_csv(runs: Sequence[RunScores]) -> str:
         for (dataset, source, metric), tally in sorted(run.tallies.items()):
             for k in sorted(set(tally.slots.tolist())):
                 many, few = tally.mean(k), tally.mean(k, few=True)
-                means = ["" if one.value != one.value else repr(one.value) for one in (many, few)]
+                means = ["" if mean.value != mean.value else repr(mean.value) for mean in (many, few)]
                 cells = [means[0], many.scored, many.undefined, means[1], few.scored]
                 writer.writerow([*head, dataset, source, metric, k, *cells])
     return buffer.getvalue()

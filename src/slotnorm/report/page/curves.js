@@ -277,7 +277,7 @@ const ticks = (low, high, most) => {
   const close = (value, decimals) => Math.abs(value - Number(value.toFixed(decimals))) < 1e-9 * Math.max(1, Math.abs(value));
   let decimals = 1;
   while (decimals < 12 && !found.every((value) => close(value, decimals))) decimals += 1;
-  return found.map((value) => [value, value.toFixed(decimals)]);
+  return found.map((value) => [value, written(value, decimals)]);
 };
 
 // A panel is drawn when it comes near the window, or to be printed.

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from slotnorm.report.appearance import looks, measure, signed
 from slotnorm.report.contents import Report
+from slotnorm.report.drawing.axes import round_numbers
 from slotnorm.report.effects import ALL, SHOWN, WITHOUT_FAILED, Change, Difference, Effect, shown_interval
 from slotnorm.report.page.markup import Markup, element, joined
 from slotnorm.report.page.panels import css_class, marker
@@ -40,16 +41,7 @@ class Scale:
         return f"{100 * (value - self.low) / (self.high - self.low):.2f}%"
 
     def ticks(self) -> list[float]:
-        return ticks_between(self.low, self.high)
-
-
-def ticks_between(low: float, high: float) -> list[float]:
-    """A few round numbers from low to high."""
-    raw = (high - low) / _TICKS
-    power = 10.0 ** math.floor(math.log10(raw))
-    step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= raw * (1 - 1e-9))
-    first = math.ceil(low / step - 1e-9)
-    return [step * place for place in range(first, math.floor(high / step + 1e-9) + 1)]
+        return round_numbers(self.low, self.high, _TICKS)
 
 
 def draw_effects(report: Report) -> Markup | None:

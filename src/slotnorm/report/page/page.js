@@ -17,7 +17,11 @@ const make = (tag, attributes = {}, ...children) => fill(document.createElement(
 const { namespaceURI } = new DOMParser().parseFromString("<svg></svg>", "text/html").body.firstChild; // no address in here
 const shape = (tag, attributes = {}, ...children) => fill(document.createElementNS(namespaceURI, tag), attributes, children);
 
-const written = (value, decimals = 3) => (value === null || value === undefined ? "–" : value.toFixed(decimals));
+const written = (value, decimals = 3) => {
+  if (value === null || value === undefined) return "–";
+  const text = value.toFixed(decimals);
+  return Number(text) === 0 ? text.replace("-", "") : text;
+};
 const percent = (share) => `${(100 * share).toFixed(share > 0 && share < 0.0095 ? 1 : 0)} %`;
 
 // Pictures, told by their numbers: each is decoded once.

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from slotnorm.report.appearance import Look, looks, measure
+from slotnorm.report.appearance import Look, fixed, looks, measure
 from slotnorm.report.curves import Curve, Figure, Panel, PathPanel, limits_of, path_axis, shared_limits
 from slotnorm.report.page.markup import Markup, element
 from slotnorm.report.page.words import norm_in_words
@@ -168,4 +168,4 @@ def marker(look: Look, size: float = 1.0) -> str:
 
 def number(value: float, metric: str) -> str:
     """A score as it is read out; a dash where there is none."""
-    return "–" if value != value else f"{value:.{measure(metric).decimals}f}"
+    return "–" if value != value else fixed(value, measure(metric).decimals)

@@ -3,11 +3,13 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from slotnorm.report.appearance import looks, measure
-from slotnorm.report.claims.checking import Outcome, counted
+from slotnorm.report.appearance import fixed, looks, measure
+from slotnorm.report.claims.checking import Outcome
+from slotnorm.report.claims.checking import counted as counted_verdicts
 from slotnorm.report.contents import SectionContents
 from slotnorm.report.page.markup import Markup, element, joined
 from slotnorm.report.page.panels import css_class, number
+from slotnorm.report.page.words import counted
 from slotnorm.report.tables import Cell, Table, decimals_of
 
 _VERDICTS = {"agrees": "yes", "undecided": "partly", "differs": "no", "not run": "open"}  # -> css class
@@ -47,7 +49,7 @@ def _cell(cell: Cell, decimals: int) -> Markup:
     if not cell.spread.runs:
         shown = joined(["–"])
     else:
-        shown = joined([f"{cell.spread.median:.{decimals}f}"])
+        shown = joined([fixed(cell.spread.median, decimals)])
         shown = element("b", shown) if cell.best_of_all else shown
         if cell.spread.runs > 1:
             shown = joined([shown, element("small", f" ± {cell.spread.deviation:.{decimals}f}")])
@@ -60,7 +62,7 @@ def _cell(cell: Cell, decimals: int) -> Markup:
 def draw_claims(outcomes: Sequence[Outcome]) -> Markup:
     """Every claim of the paper with what became of it; those that were not run together at the end."""
     badges = []
-    for scale, counts in counted(outcomes).items():
+    for scale, counts in counted_verdicts(outcomes).items():
         shown = [joined([" ", _badge(verdict), f" {count}"]) for verdict, count in counts.items() if count]
         badges.append(element("li", f"{scale}:", *shown))
     ran = [outcome for outcome in outcomes if outcome.verdict != "not run"]
@@ -68,7 +70,7 @@ def draw_claims(outcomes: Sequence[Outcome]) -> Markup:
     parts: list[Markup] = [element("ul", *badges, class_="verdicts"), *map(_claim, ran)]
     if missing:
         names = [element("li", f"{one.claim.number}. {one.claim.statement}") for one in missing]
-        summary = element("summary", _badge("not run"), f" {len(missing)} claims that no run speaks to")
+        summary = element("summary", _badge("not run"), f" {counted(len(missing), 'claim')} that no run speaks to")
         parts.append(element("details", summary, element("ul", *names, class_="findings")))
     return joined(parts)
 

@@ -1,0 +1,124 @@
+"""Where panels, title and legend stand on a sheet; how a normalization's line is drawn; and a sheet as files."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from slotnorm.report.appearance import Look
+from slotnorm.report.drawing import fonts
+from slotnorm.report.drawing.pdf import to_pdf
+from slotnorm.report.drawing.png import to_png
+from slotnorm.report.drawing.sheet import Box, Sheet
+from slotnorm.report.drawing.style import STYLES, Style, Width
+from slotnorm.report.drawing.svg import to_svg
+
+SUFFIXES = ("svg", "pdf", "png")
+
+# in points where letters have 7.5
+_WIDEST, _NARROWEST = 234.0, 105.0  # place of a panel
+_LEFT, _RIGHT, _ABOVE, _BELOW = 27.0, 7.0, 16.0, 24.0  # around a panel's frame, inside its place
+_HEIGHT = 0.72  # of a frame against its width
+_TITLE, _LEGEND_LINE, _KEY, _BETWEEN = 15.0, 11.5, 20.0, 12.0
+
+
+@dataclass(frozen=True)
+class Format:
+    """How figures are asked for."""
+
+    style: Style = STYLES["paper"]
+    width: Width = "page"
+
+    @property
+    def points(self) -> float:
+        """The most that a figure is wide."""
+        return self.style.widths[self.width]
+
+
+class Place(NamedTuple):
+    """Of a panel: where it begins, and the frame that curves are in."""
+
+    left: float
+    frame: Box
+
+
+def arrange(
+    rows: Sequence[int], form: Format, title: str, legend: Sequence[tuple[Look, str]]
+) -> tuple[Sheet, list[Place]]:
+    """A sheet with a title and a legend, and the places of rows of so many panels, one after another.
+
+    Where a row is too long, all panels follow each other without regard to rows.
+    """
+    style, unit = form.style, form.style.unit
+    columns = min(max(rows), max(1, int(form.points / (_NARROWEST * unit))))
+    width = min(form.points, columns * _WIDEST * unit)
+    wide = width / columns
+    frame_width = wide - (_LEFT + _RIGHT) * unit
+    high = _HEIGHT * frame_width + (_ABOVE + _BELOW) * unit
+    places: list[Place] = []
+    top = _TITLE * unit
+    flowing = max(rows) > columns  # then the next row goes on where one ends
+    for number in [sum(rows)] if flowing else rows:
+        row = []
+        for place in range(number):
+            column = place % columns
+            left, upper = column * wide + _LEFT * unit, top + _ABOVE * unit
+            frame = Box(left, upper, left + frame_width, upper + _HEIGHT * frame_width)
+            row.append(Place(column * wide + 4 * unit, frame))
+            if column == columns - 1 or place == number - 1:
+                top += high
+        places += row
+    lines_below = _broken(legend, width, style)
+    sheet = Sheet(width, top + (len(lines_below) * _LEGEND_LINE + 5) * unit, style.background, title)
+    sheet.words(4 * unit, 10 * unit, title, 1.1 * style.text, style.ink, bold=True, room=width - 8 * unit)
+    for number, entries in enumerate(lines_below):
+        _draw_legend(sheet, entries, top + (number + 0.7) * _LEGEND_LINE * unit, style)
+    return sheet, places
+
+
+def _entry_width(words: str, style: Style) -> float:
+    return (_KEY + _BETWEEN) * style.unit + fonts.width(words, style.text)
+
+
+def _broken(legend: Sequence[tuple[Look, str]], width: float, style: Style) -> list[list[tuple[Look, str]]]:
+    """The entries in lines that fit."""
+    lines: list[list[tuple[Look, str]]] = []
+    room = 0.0
+    for look, words in legend:
+        needed = _entry_width(words, style)
+        if needed > room:
+            lines.append([])
+            room = width
+        lines[-1].append((look, words))
+        room -= needed
+    return lines
+
+
+def _draw_legend(sheet: Sheet, entries: Sequence[tuple[Look, str]], y: float, style: Style) -> None:
+    unit = style.unit
+    left = (sheet.width - sum(_entry_width(words, style) for _, words in entries) + _BETWEEN * unit) / 2
+    for look, words in entries:
+        middle, color = y - 0.36 * style.text, style.color(look.color)
+        ends = (left, left + (_KEY - 4) * unit)
+        sheet.line(ends, (middle, middle), color, style.line, dashes(look, style))
+        sheet.marks(sum(ends) / 2, middle, look.marker, mark_size(style), color, style.background, 0.4 * unit)
+        sheet.words(left + _KEY * unit, y, words, style.text, style.ink)
+        left += _entry_width(words, style)
+
+
+def legend_of(counts: Mapping[str, str], appearances: Mapping[str, Look]) -> list[tuple[Look, str]]:
+    """The entries of normalizations in their order, each with its number of runs."""
+    return [(look, f"{look.label} ({counts[norm]})") for norm, look in appearances.items()]
+
+
+def dashes(look: Look, style: Style) -> tuple[float, ...]:
+    """Of the lines of normalizations whose codes lose the mass."""
+    return (2.8 * style.line, 1.3 * style.line) if look.dashed else ()
+
+
+def mark_size(style: Style) -> float:
+    return 2.4 * style.line
+
+
+def files(sheet: Sheet, form: Format) -> dict[str, bytes]:
+    """The sheet as {"svg": ..., "pdf": ..., "png": ...}: the same bytes for the same data, without dates."""
+    return {"svg": to_svg(sheet), "pdf": to_pdf(sheet), "png": to_png(sheet, form.style.unit)}
