@@ -295,6 +295,36 @@ def test_an_interrupted_computation_continues_to_the_same_bytes(small_set, weigh
     assert resumed.fingerprint == whole.fingerprint
 
 
+def test_shards_on_a_launcher_make_the_bytes_of_one_process_and_a_damaged_one_is_made_again(
+    small_set, weights, tmp_path, capsys
+):
+    words = ["data", "features", "--from", str(small_set.directory), "--backbone", VIT, "--weights", str(weights)]
+    words += ["--batch-size", "2"]
+    main([*words, "--out", str(tmp_path / "one")])
+    sharded = [*words, "--out", str(tmp_path / "many"), "--shards", "3"]
+    main([*sharded, "--shard", "1"])
+    manifest = tmp_path / "many.shards" / "shard-0001-of-0003" / "set" / "manifest.json"
+    manifest.write_bytes(manifest.read_bytes()[:-9])
+    shutil.rmtree(manifest.parent)
+    main([*sharded, "--on", "local", "--jobs", "2"])
+    files = sorted(path.name for path in (tmp_path / "one").glob("*.npy"))
+    assert files
+    assert all((tmp_path / "one" / name).read_bytes() == (tmp_path / "many" / name).read_bytes() for name in files)
+    assert Scenes.open(tmp_path / "one").fingerprint == Scenes.open(tmp_path / "many").fingerprint
+    assert not (tmp_path / "many.shards").exists()
+    main([*sharded, "--on", "local"])  # is there already
+    for more, sentence in (
+        (["--shards", "3"], "--shards 3 needs --on, which runs them, or --shard for one of them"),
+        (["--shards", "0", "--on", "local"], "--shards is 0, but must be at least 1"),
+        (["--shards", "3", "--shard", "3"], "--shard is 3, but the 3 shards are counted from 0"),
+        (["--shards", "99", "--on", "local"], "--shards is 99, but "),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main([*words, "--out", str(tmp_path / "other"), *more])
+        assert ended.value.code == 2
+        assert sentence in capsys.readouterr().err
+
+
 def test_other_weights_are_another_set(small_set, weights, tmp_path):
     features.compute(small_set, timm_backbone(VIT, weights), tmp_path / "out")
     torch.save(new_model(VIT, seed=1).state_dict(), tmp_path / "other.pth")

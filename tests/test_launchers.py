@@ -250,6 +250,40 @@ def test_a_second_process_watches_the_jobs_of_the_first_instead_of_submitting_th
     assert engine.submitted == 3
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_two_launchers_on_one_folder_make_nothing_twice(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each knows nothing of the other's engine; while one looks, the other works."""
+    engines = Engine(seed, trouble=0.3), Engine(seed + 100, trouble=0.3)
+    first = [Work(tmp_path / f"work-{number}") for number in range(6)]
+    second = [Work(task.path) for task in first]
+    desks = [
+        jobs._Desk([jobs._Entry(task, 0) for task in tasks], Unreliable(engine), 50)
+        for tasks, engine in zip((first, second), engines, strict=True)
+    ]
+    while any(desk.open_entries for desk in desks):
+        for desk in desks:
+            desk.submit()
+            jobs.time.sleep(0.5)
+            desk.look()
+    assert {task.state for task in [*first, *second]} == {"finished"}
+    assert made(first) == [WHOLE] * 6
+
+
+def test_a_cancelled_job_is_not_submitted_again(tmp_path: Path) -> None:
+    class Cancelled(Unreliable, registered=False):
+        def watch(self, tickets: Sequence[str]) -> list[State]:
+            note = read_note(tmp_path / "work")
+            assert note is not None
+            jobs.write_note(tmp_path / "work", dataclasses.replace(note, state="cancelled"))
+            return ["lost" for _ in tickets]
+
+    task, engine = Work(tmp_path / "work"), Engine(0, trouble=0.0)
+    complete([task], Cancelled(engine), "steps")
+    assert (task.state, task.reason, engine.submitted) == ("failed", "cancelled by `slotnorm status --cancel`", 1)
+
+
 def test_a_damaged_note_of_a_job_costs_nothing_but_a_submission(tmp_path: Path) -> None:
     task = Work(tmp_path / "work")
     task.path.mkdir()

@@ -1,15 +1,18 @@
 """Everything for one figure, from nothing: trains, evaluates and reports, and continues where it stopped."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from slotnorm.cli import verbs
 from slotnorm.cli.reproduction import Reproduction, reproduce, studies_of
 from slotnorm.errors import UserError
 from slotnorm.experiments import study, transfers
+from slotnorm.studies.slurm import Slurm
 from slotnorm.training.experiment_scenes import require_built
 
 
@@ -63,7 +66,6 @@ def test_what_cannot_be_meant_is_refused_before_anything_is_trained(tmp_path):
         ({"norms": ()}, "--norms needs one normalization or more"),
         ({"scenes": 0}, "--scenes is 0, but must be at least 1"),
         ({"steps": 0}, "--steps is 0, but must be at least 1"),
-        ({"jobs": 0}, "--jobs is 0, but must be at least 1"),
         ({"slots": range(5, 4)}, "--slots needs FIRST:LAST"),
         ({"name": "clevr-6-7"}, "clevr .train, paper. is not built: .* make it with `slotnorm data clevr "),
         ({"name": "movi-d"}, "movi-c-features .train, paper. is not built: .* make it with `slotnorm data features "),
@@ -93,3 +95,21 @@ def test_a_folder_of_other_things_is_refused_before_anything_is_trained(tmp_path
     with pytest.raises(UserError, match="is not empty and holds no report"):
         reproduce(Reproduction("toy", tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ["report"]
+
+
+def test_no_jobs_at_once_are_refused_before_anything_is_trained(tmp_path, capsys):
+    with pytest.raises(SystemExit) as ended:
+        verbs.main(["reproduce", "toy", "--out", str(tmp_path / "out"), "--jobs", "0"])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == "slotnorm: --jobs is 0, but must be at least 1\n"
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_plan_says_runs_hours_disk_and_what_is_submitted_and_does_nothing(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(Slurm, "script", lambda self, folders: f"#SBATCH --array=0-{len(folders) - 1}")
+    verbs.main(["reproduce", "toy", "--out", str(tmp_path / "out"), "--seeds", "1", "--on", "slurm", "--plan"])
+    said = capsys.readouterr().out
+    assert "4 of 4 runs to train, " in said
+    assert re.search(r"about 0\.\d+ hours of a GPU and 0\.0\d+ GB for runs, without rows", said), said
+    assert said.endswith("#SBATCH --array=0-3\n")
+    assert not (tmp_path / "out").exists()

@@ -470,3 +470,37 @@ def test_a_file_tells_the_scenes_of_each_number_of_slots(run: Run, data: Path, w
     by_slots = dict(row_files.split_by_slots(rows))
     assert {number: part.header["num_scenes"] for number, part in by_slots.items()} == {3: 10, 4: NUM, 5: 10, 6: 10}
     assert evaluate(run, data).equals(whole)
+
+
+def test_jobs_of_a_launcher_make_the_rows_of_one_process_also_by_ranges_of_scenes(
+    run: Run, data: Path, whole: Rows, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["eval", str(run.path), "--dataset", "mine", "--data", str(data), "--slots", "3:6", "--scenes", str(NUM)]
+    main([*words, "--shards", "3", "--shard", "1"])
+    (kept,) = (run.path / "rows" / ".unfinished").glob("mine@*/shard-0001-of-0003/000001.npz")
+    inode = kept.stat().st_mtime_ns
+    assert not (run.path / "rows" / "mine.npz").exists()
+    main([*words, "--shards", "3", "--shard", "1"])  # what is there is not made again
+    assert kept.stat().st_mtime_ns == inode
+    main([*words, "--shards", "3", "--on", "local", "--jobs", "2"])
+    assert Rows.load(run.path / "rows" / "mine.npz").equals(whole)
+    assert not (run.path / "rows" / ".unfinished").exists()
+    shutil.rmtree(run.path / "rows")
+    main([*words, "--on", "local"])
+    assert Rows.load(run.path / "rows" / "mine.npz").equals(whole)
+    assert (run.path / "rows" / "log.txt").is_file()
+    assert not (run.path / "rows" / "job.json").exists()
+
+
+def test_an_evaluation_that_fails_on_a_launcher_says_why(
+    run: Run, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run.path / "rows").mkdir()
+    (run.path / "rows" / "mine.npz").mkdir()
+    words = ["eval", str(run.path), "--dataset", "mine", "--data", str(data), "--slots", "3", "--scenes", "4"]
+    with pytest.raises(SystemExit) as ended:
+        main([*words, "--on", "local"])
+    assert ended.value.code == 1
+    said = capsys.readouterr().err
+    assert f"slotnorm: 1 of 1 jobs failed, {run.path / 'rows'} with exit code" in said
+    assert said.endswith("the same command tries them again\n")

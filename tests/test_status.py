@@ -2,9 +2,12 @@
 
 import os
 import re
+import signal
 import socket
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -15,7 +18,9 @@ from slotnorm.errors import UserError
 from slotnorm.storage.locks import Lock, lock_holder
 from slotnorm.storage.seals import write_sealed
 from slotnorm.storage.serialization import to_document
+from slotnorm.studies import status
 from slotnorm.studies.jobs import JobNote
+from slotnorm.studies.launchers import Launcher
 from slotnorm.studies.status import RunStatus, describe, read_status
 from slotnorm.training.experiment_file import write_experiment
 from slotnorm.training.loop import train
@@ -143,3 +148,33 @@ def test_status_writes_nothing(tmp_path: Path, data: Path) -> None:
     read_status([tmp_path])
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
     assert run.finished
+
+
+def test_cancel_asks_the_launcher_that_has_the_jobs_and_notes_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Queue(Launcher, registered=False):
+        """Remembers what it is told."""
+
+        name = "somewhere"
+        goes_on = True
+        cancelled: ClassVar[list[str]] = []
+
+        def cancel(self, tickets: Sequence[str], number: signal.Signals = signal.SIGTERM) -> None:
+            self.cancelled.extend(tickets)
+
+    ask(tmp_path / "waits")
+    ask(tmp_path / "failed", "failed", "exit code 2: no data")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(status, "find_launcher", lambda name: {"somewhere": Queue}[name])
+        verbs.main(["status", str(tmp_path), "--cancel"])
+        assert capsys.readouterr().out.endswith("1 jobs of somewhere are cancelled; those that ran save first\n")
+        assert Queue.cancelled == ["17"]
+        assert only(tmp_path / "waits").note == "cancelled by `slotnorm status --cancel`"
+        verbs.main(["status", str(tmp_path), "--cancel"])
+        assert capsys.readouterr().out.endswith("no job waits or runs\n")
+        Queue.goes_on = False
+        ask(tmp_path / "waits")
+        verbs.main(["status", str(tmp_path), "--cancel"])
+        sentence = "1 runs belong to a command that runs on somewhere; Ctrl-C in its terminal stops it\n"
+        assert capsys.readouterr().out.endswith(sentence)

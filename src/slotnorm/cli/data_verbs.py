@@ -3,10 +3,12 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from slotnorm.cli.launching import launched
 from slotnorm.cli.signatures import POSITIONAL, Argument
 from slotnorm.cli.values import read_range
 from slotnorm.config import Fit, Protocol, SceneSpec
 from slotnorm.errors import UserError
+from slotnorm.studies.launchers import Launcher
 
 if TYPE_CHECKING:
     from slotnorm.data.backbones import FrozenBackbone
@@ -173,6 +175,7 @@ def download(
         print(f"next: slotnorm data movi --variant {dataset[-1]} --split {split} --from {folder}")
 
 
+@launched()
 def features(
     source: Source,
     backbone: str,
@@ -183,6 +186,9 @@ def features(
     device: str = "auto",
     batch_size: int = 32,
     on_the_fly: bool = False,
+    shards: int = 1,
+    shard: int | None = None,
+    launcher: Launcher | None = None,
 ) -> None:
     """Compute the features of a frozen network for a set of scenes, once, in half precision.
 
@@ -198,10 +204,17 @@ def features(
         device: where it is computed: auto (a GPU if there is one), cpu, cuda or mps
         batch_size: images at once
         on_the_fly: store the network only, and compute features anew whenever training or evaluation reads them
+        shards: ranges of scenes that jobs of --on compute side by side; the set has the same bytes
+        shard: only compute this range, counted from 0, beside the others
     """
     from slotnorm.data.computed_features import write_feature_set
     from slotnorm.data.features import compute
     from slotnorm.data.scenes import Scenes
+    from slotnorm.runtime.shards import Shard
+
+    part = Shard(shard or 0, shards)
+    if launcher is None and shard is None and shards > 1:
+        raise UserError(f"--shards {shards} needs --on, which runs them, or --shard for one of them")
 
     scenes = Scenes.open(source)
     network = open_backbone(backbone, weights, norm, protocol or scenes.manifest["protocol"])
@@ -209,8 +222,24 @@ def features(
         print(f"{len(scenes)} scenes with {network.tokens} x {network.features} features on the fly in "
               f"{write_feature_set(scenes, network, out)}")  # fmt: skip
         return
-    made = compute(scenes, network, out, device, batch_size)
+    if launcher is not None:
+        from slotnorm.studies.feature_jobs import compute_on
+
+        words = [
+            "--from", str(source.absolute()), "--backbone", _absolute(backbone), "--norm", norm, "--device", device,
+            "--protocol", protocol or scenes.manifest["protocol"], "--batch-size", str(batch_size),
+            *(() if weights is None else ("--weights", _absolute(weights))),
+        ]  # fmt: skip
+        made = compute_on(launcher, scenes, network, words, shards, out, batch_size)
+    else:
+        made = compute(scenes, network, out, device, batch_size, None if shard is None else part)
     print(f"{len(made)} scenes with {network.tokens} x {network.features} features in {made.directory}")
+
+
+def _absolute(name: str) -> str:
+    """A network's or a file's name that means the same in every folder."""
+    plain = name.removeprefix("run:")
+    return f"{name[: len(name) - len(plain)]}{Path(plain).absolute()}" if Path(plain).exists() else name
 
 
 def open_backbone(

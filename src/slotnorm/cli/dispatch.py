@@ -3,16 +3,19 @@
 import errno
 import os
 import re
+import socket
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from slotnorm import __version__
+from slotnorm.cli import launching
 from slotnorm.cli.messages import shown
 from slotnorm.cli.parsing import entry, parse
 from slotnorm.cli.signatures import of_function, summary
 from slotnorm.errors import UserError, nearest
+from slotnorm.studies.relays import SUBMITTED_BY
 
 # what a disk or its owner refuses, as against an error of ours
 _REFUSED = {
@@ -35,6 +38,7 @@ def reads_arguments(verb: Callable[[list[str], str], None]) -> Callable[[list[st
 def run(verbs: Verbs, arguments: list[str]) -> None:
     """Run a command and exit: 0, 2 for a user's error, or what `errors.py` and the signals say."""
     try:
+        _require_same_version()
         load_plugins(arguments)
         with shown():
             _dispatch(verbs, arguments, ["slotnorm"])
@@ -50,6 +54,16 @@ def run(verbs: Verbs, arguments: list[str]) -> None:
         if error.errno not in _REFUSED or error.filename is None:
             raise
         _fail(f"cannot use {error.filename}: {error.strerror}; choose another place", UserError.exit_code)
+
+
+def _require_same_version() -> None:
+    """Refuse to be the job of another version, which may mean other things by the same words."""
+    submitted_by = os.environ.get(SUBMITTED_BY, __version__)
+    if submitted_by != __version__:
+        raise UserError(
+            f"this job was submitted by slotnorm {submitted_by}, but {socket.gethostname()} has {__version__}; install "
+            "the same version on both"
+        )
 
 
 def _fail(sentence: str, exit_code: int) -> None:
@@ -76,6 +90,8 @@ def _dispatch(verbs: Verbs, arguments: list[str], path: list[str]) -> None:
         _dispatch(verb, rest, [*path, name])
     elif getattr(verb, "reads_arguments", False):
         verb(rest, called)
+    elif hasattr(verb, "launched_by"):
+        launching.call(verb, rest, called)
     else:
         verb(**parse(of_function(verb), rest, called, summary(verb.__doc__)))
 

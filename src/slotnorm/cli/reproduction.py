@@ -1,7 +1,6 @@
 """Everything for one figure or table: train what is missing, evaluate, report."""
 
 import dataclasses
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,9 +10,12 @@ from slotnorm.errors import UserError
 from slotnorm.report.contents import Report
 from slotnorm.report.writing import require_folder, write_report
 from slotnorm.runtime.devices import choose_device
-from slotnorm.studies.launchers import Local
-from slotnorm.studies.options import Training, chosen_norms, require_seeds
+from slotnorm.studies.costs import cost_of
+from slotnorm.studies.evaluation_jobs import evaluate_on
+from slotnorm.studies.launchers import RETRIES, Launcher, Local
+from slotnorm.studies.options import Training, chosen_norms, evaluation_words, require_seeds
 from slotnorm.studies.run_evaluation import plan_evaluations
+from slotnorm.studies.sweep import describe_plan as plan_of_sweep
 from slotnorm.studies.sweep import plan as plan_training
 from slotnorm.studies.sweep import require_success, sweep
 from slotnorm.training.experiment_scenes import require_built
@@ -30,9 +32,11 @@ class Reproduction:
     steps: int | None = None
     scenes: int | None = None
     slots: Sequence[int] | None = None
-    jobs: int | None = None
     data: Path | None = None
     device: str = "auto"
+    launcher: Launcher = dataclasses.field(default_factory=Local)
+    """Where runs are trained and, unless in this process, evaluated."""
+    retries: int = RETRIES
 
     @property
     def runs(self) -> Path:
@@ -67,7 +71,7 @@ class Reproduction:
             raise UserError("own pictures are no figure of the paper; train them by `slotnorm train own --data FOLDER`")
         if self.seeds is not None:
             require_seeds(self.seeds)
-        for option, number in (("steps", self.steps), ("scenes", self.scenes), ("jobs", self.jobs)):
+        for option, number in (("steps", self.steps), ("scenes", self.scenes)):
             if number is not None and number < 1:
                 raise UserError(f"--{option} is {number}, but must be at least 1")
         if self.slots is not None and (not self.slots or min(self.slots) < 1):
@@ -96,14 +100,32 @@ def reproduce(asked: Reproduction) -> Report:
     """Train what is missing, score what is not scored, write the report to `out/report`; continues where it stopped."""
     asked.check()
     tasks = plan_training(asked.trainings())
-    sweep(tasks, Local(asked.jobs or os.cpu_count() or 1))
+    sweep(tasks, asked.launcher, asked.retries)
     require_success(tasks)
     paths = [task.path for task in tasks]
     transfer = experiments.transfers().get(asked.name)
     slots = asked.slots if asked.slots or transfer is None else [transfer.slots]
     dataset = None if transfer is None else transfer.test.name
-    for evaluation in plan_evaluations(
+    planned = plan_evaluations(
         paths, dataset, slots=slots, scenes=asked.scenes, data=asked.data, device=asked.device
-    ):
+    )  # fmt: skip
+    if asked.launcher.goes_on:
+        words = evaluation_words(dataset, slots, None, asked.scenes, asked.data, device=asked.device)
+        evaluate_on(asked.launcher, planned, words, retries=asked.retries)
+    for evaluation in planned:
         evaluation.evaluate()
     return write_report(paths, asked.report, data=asked.data, device=asked.device)
+
+
+def describe_plan(asked: Reproduction) -> str:
+    """What would be trained, its hours of a GPU and its disk, and what the launcher would submit; nothing is done."""
+    asked.check()
+    tasks = plan_training(asked.trainings())
+    waiting = [task for task in tasks if task.state == "waiting"]
+    costs = [cost_of(task.training.experiment) for task in waiting]
+    hours = sum(cost.hours or 0.0 for cost in costs)
+    disk = sum(cost.disk for cost in costs) / 1e9
+    lines = [plan_of_sweep(tasks), f"about {hours:.3g} hours of a GPU and {disk:.2g} GB for runs, without rows"]
+    if waiting and (script := asked.launcher.script([task.path for task in waiting])):
+        lines += ["", script.rstrip()]
+    return "\n".join(lines)

@@ -6,12 +6,13 @@ from pathlib import Path
 
 from slotnorm import experiments
 from slotnorm.cli.data_verbs import open_backbone
+from slotnorm.cli.launching import launcher_options, require_distinct, take_on, take_value
 from slotnorm.cli.parsing import describe, entry, parse, wants_help
 from slotnorm.cli.signatures import Option, of_dataclass, rebuilt
 from slotnorm.cli.values import read_words
 from slotnorm.config import Experiment
 from slotnorm.errors import UserError
-from slotnorm.studies.launchers import RETRIES, Launcher, Local, describe_launchers, find_launcher, launchers
+from slotnorm.studies.launchers import RETRIES, Launcher, Local, find_launcher
 from slotnorm.studies.options import Training, chosen_norms, require_seeds
 from slotnorm.training.experiment_file import read_experiment
 from slotnorm.training.observers import describe_observers, require_observers
@@ -73,7 +74,7 @@ def parse_training(words: Sequence[str], prog: str) -> Training | None:
 
 def parse_sweep(words: Sequence[str], prog: str) -> Sweep | None:
     """`NAME [--norms ... --seeds ... --steps ...]` -> what to train; None when only help on the verb was wanted."""
-    on, words = _take_value(list(words), "--on", f"a launcher: {', '.join(launchers())}")
+    on, words = take_on(words)
     launcher = find_launcher(on or Local.name)()
     chosen = _choose(words, prog, launcher)
     if chosen is None:
@@ -84,8 +85,8 @@ def parse_sweep(words: Sequence[str], prog: str) -> Sweep | None:
             raise UserError(f"a sweep takes {option}s, with one or more values, instead of {option}")
     single = [option for option in _options(default) if option.key not in ("norm", "seed")]
     summary = f"Train {chosen.shown} with several normalizations and seeds: plan, skip what is finished, run."
-    options = [*of_dataclass(several), *_launcher_options(launcher), _FILE, *chosen.more, *single]
-    _require_distinct(options, launcher)
+    options = [*of_dataclass(several), *launcher_options(launcher), _FILE, *chosen.more, *single]
+    require_distinct(options, launcher)
     given = parse(options, chosen.words, chosen.prog, summary)
     template = chosen.with_data(rebuilt(default, given))
     several, launcher = rebuilt(several, given), rebuilt(launcher, given)
@@ -97,22 +98,6 @@ def parse_sweep(words: Sequence[str], prog: str) -> Sweep | None:
         for norm, seed in factors
     ]
     return Sweep(tuple(trainings), launcher, several.retries, several.plan)
-
-
-def _launcher_options(launcher: Launcher) -> list[Option]:
-    """`--on`, and what the launcher itself can be told."""
-    on = Option("on", str, f"Where it runs: {describe_launchers()}", launcher.name)
-    return [on, *of_dataclass(launcher)]
-
-
-def _require_distinct(options: Sequence[Option], launcher: Launcher) -> None:
-    """Refuse a launcher with a field that is called as another option is."""
-    for option in of_dataclass(launcher):
-        if sum(other.key == option.key for other in options) > 1:
-            raise UserError(
-                f"launcher {launcher.name} has the field {option.key}, but {option.name} is an option of every sweep; "
-                "rename the field"
-            )
 
 
 def _default_runs(experiment: Experiment) -> _SweepOptions:
@@ -151,7 +136,7 @@ class _Chosen:
 def _choose(words: Sequence[str], prog: str, launcher: Launcher | None = None) -> _Chosen | None:
     """The experiment by `--experiment FILE` or by NAME, and the other words; None when there is neither but help."""
     names = [*experiments.studies(), *experiments.transfers()]
-    file, rest = _take_value(list(words), "--experiment", "a file: a run's experiment.json, or a document like it")
+    file, rest = take_value(list(words), "--experiment", "a file: a run's experiment.json, or a document like it")
     at = _position_of_name(rest, names)
     if file is not None:
         if at is not None:
@@ -172,9 +157,7 @@ def _fit_to_pictures(chosen: _Chosen) -> _Chosen:
     chosen = dataclasses.replace(chosen, more=_OWN_OPTIONS)
     if wants_help(chosen.words):
         return chosen
-    asked = {
-        key: _take_value(chosen.words, f"--{key}", "a value")[0] for key in ("data", "size", "features", "weights")
-    }
+    asked = {key: take_value(chosen.words, f"--{key}", "a value")[0] for key in ("data", "size", "features", "weights")}
     if asked["data"] is None:
         raise UserError(f"{chosen.prog} needs --data FOLDER: a folder of your pictures, or a set made of them")
     from slotnorm.studies.own import fit_to_features, fit_to_images
@@ -186,18 +169,6 @@ def _fit_to_pictures(chosen: _Chosen) -> _Chosen:
         return dataclasses.replace(chosen, experiment=experiment, data=folder)
     size = None if asked["size"] is None else read_words(int, [asked["size"]], "--size")
     return dataclasses.replace(chosen, experiment=fit_to_images(chosen.experiment, data, size))
-
-
-def _take_value(words: list[str], option: str, needed: str) -> tuple[str | None, list[str]]:
-    """The value of an option that decides what the other options are, and the other words; None if it is not given."""
-    for at, word in enumerate(words):
-        name, equals, value = word.partition("=")
-        if name == option:
-            following = words[at + 1 : at + 2] if not equals else [value]
-            if not following or not following[0] or following[0].startswith("--"):
-                raise UserError(f"{option} needs {needed}")
-            return following[0], words[:at] + words[at + (1 if equals else 2) :]
-    return None, words
 
 
 def _position_of_name(words: list[str], names: Sequence[str]) -> int | None:
@@ -219,7 +190,7 @@ def _usage(prog: str, launcher: Launcher | None) -> str:
         several = of_dataclass(_default_runs(experiments.study("toy").experiment))
         common = [
             *several,
-            *_launcher_options(launcher),
+            *launcher_options(launcher),
             *(option for option in common if option.key not in ("norm", "seed")),
         ]
     return "\n".join([

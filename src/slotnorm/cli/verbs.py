@@ -1,5 +1,6 @@
 """The verbs of the command line: each a few lines that call the library."""
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,9 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from slotnorm.cli import dispatch
 from slotnorm.cli.data_verbs import DATA_VERBS, Objects, open_backbone
 from slotnorm.cli.dispatch import reads_arguments
+from slotnorm.cli.launching import launched
 from slotnorm.cli.signatures import POSITIONAL, Argument
 from slotnorm.cli.training_options import parse_sweep, parse_training
 from slotnorm.cli.values import read_numbers
+from slotnorm.studies.launchers import RETRIES, Launcher, Local
 
 if TYPE_CHECKING:
     from slotnorm.slot_attention import SlotAttention
@@ -82,21 +85,28 @@ def sweep(arguments: list[str], prog: str) -> None:
     tasks = plan(asked.trainings)
     if asked.plan:
         print(describe_plan(tasks))
+        waiting = [task.path for task in tasks if task.state == "waiting"]
+        if waiting and (script := asked.launcher.script(waiting)):
+            print(f"\n{script.rstrip()}")
         return
     sweep(tasks, asked.launcher, asked.retries)
     print(report(tasks))
     require_success(tasks)
 
 
-def status(runs: Annotated[tuple[Path, ...], POSITIONAL]) -> None:
+def status(runs: Annotated[tuple[Path, ...], POSITIONAL], cancel: bool = False) -> None:
     """Show what waits, runs, is finished or has failed, with rate and time left; reads the runs' folders alone.
 
     Args:
         runs: folders of runs, or folders that hold them
+        cancel: also cancel their jobs that wait or run on an engine; what was trained is saved
     """
-    from slotnorm.studies.status import describe, read_status
+    from slotnorm.studies import status
 
-    print(describe(read_status(runs)))
+    standing = status.read_status(runs)
+    print(status.describe(standing))
+    if cancel:
+        print(status.cancel(standing))
 
 
 def theory(run: Path | None = None, seed: int = 0) -> None:
@@ -131,6 +141,7 @@ def _layer_of(path: Path) -> "SlotAttention":
     return layer_from_state(read_tensors(path)[1] if is_foreign(path) else load(path).state_dict())
 
 
+@launched()
 def evaluate(
     runs: Annotated[tuple[Path, ...], POSITIONAL],
     dataset: str | None = None,
@@ -142,6 +153,9 @@ def evaluate(
     unfinished: bool = False,
     batch_size: int = 64,
     device: str = "auto",
+    shards: int = 1,
+    shard: int | None = None,
+    launcher: Launcher | None = None,
 ) -> None:
     """Score runs while the number of slots varies: one row per image, number of slots and metric, beside each run.
 
@@ -157,16 +171,28 @@ def evaluate(
         unfinished: evaluate the newest checkpoint of runs that are still training, too
         batch_size: scenes scored between two savings; changes no row
         device: where models run: auto (a GPU if there is one), cpu, cuda or mps
+        shards: ranges of scenes that jobs score side by side, per run; changes no row
+        shard: only score this range, counted from 0, and keep it beside the others
     """
     from slotnorm.evaluation.rows import Rows
     from slotnorm.runtime import allocator
+    from slotnorm.runtime.shards import Shard
+    from slotnorm.studies.evaluation_jobs import evaluate_on, score_shard
+    from slotnorm.studies.options import evaluation_words
     from slotnorm.studies.run_evaluation import describe, plan_evaluations, read_judgement
 
     allocator.keep_freed_memory()
+    part = Shard(shard or 0, shards)
     planned = plan_evaluations(
         runs, dataset, slots=slots, objects=objects, scenes=scenes, data=data, unfinished=unfinished,
         batch_size=batch_size, device=device,
     )  # fmt: skip
+    if shard is not None:
+        score_shard(planned, part)
+        return
+    if launcher is not None:
+        words = evaluation_words(dataset, slots, objects, scenes, data, unfinished, batch_size, device)
+        evaluate_on(launcher, planned, words, shards)
     made = []
     for evaluation in planned:
         made.append(evaluation.evaluate())
@@ -213,6 +239,7 @@ def report(
     print(f"page: {out / 'index.html'}")
 
 
+@launched(default=lambda: Local(jobs=os.cpu_count() or 1))
 def reproduce(
     name: Annotated[str, POSITIONAL],
     out: Path | None = None,
@@ -221,9 +248,11 @@ def reproduce(
     steps: int | None = None,
     scenes: int | None = None,
     slots: Slots = None,
-    jobs: int | None = None,
     data: Path | None = None,
     device: str = "auto",
+    retries: int = RETRIES,
+    plan: bool = False,
+    launcher: Launcher | None = None,
 ) -> None:
     """Everything for one figure or table of the paper: train what is missing, evaluate, report.
 
@@ -235,17 +264,22 @@ def reproduce(
         steps: train for fewer steps than the recipe says
         scenes: how many test scenes are scored (default: the experiment's)
         slots: numbers of slots to evaluate, as 3:24 (both included) or 5,10,15 (default: the experiment's)
-        jobs: single-threaded trainings side by side (default: one per core)
         data: folder of the built set, or of its splits, when it is not in the cache
         device: where models run: auto (a GPU if there is one), cpu, cuda or mps
+        retries: how often a job that its launcher lost, e.g. with a machine, is submitted again
+        plan: only print what would be trained, the hours of a GPU and the disk it takes, and what is submitted
     """
-    from slotnorm.cli.reproduction import Reproduction, reproduce
+    from slotnorm.cli.reproduction import Reproduction, describe_plan, reproduce
     from slotnorm.report.prose import headline
     from slotnorm.runtime import allocator
 
     allocator.keep_freed_memory()
     out = Path(f"reproduce-{name}") if out is None else out
-    made = reproduce(Reproduction(name, out, norms, seeds, steps, scenes, slots, jobs, data, device))
+    asked = Reproduction(name, out, norms, seeds, steps, scenes, slots, data, device, launcher or Local(), retries)
+    if plan:
+        print(describe_plan(asked))
+        return
+    made = reproduce(asked)
     print(headline(made))
     print(f"report: {out / 'report' / 'report.md'}")
     print(f"page: {out / 'report' / 'index.html'}")

@@ -6,6 +6,7 @@ are the source's. Features are float32 until they are stored.
 
 import hashlib
 import logging
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,12 @@ from slotnorm.data.scenes import Scenes
 from slotnorm.errors import UserError
 from slotnorm.runtime.devices import choose_device
 from slotnorm.runtime.progress import Progress
+from slotnorm.runtime.shards import Shard
 
 _log = logging.getLogger(__name__)
 
+SHARD = "set"  # below a shard's folder, which also has its log
+_SHARDS = ".shards"
 SUFFIX = "-features"  # NAME-features is the set of features of the set NAME
 
 
@@ -33,8 +37,11 @@ def compute(
     out: str | Path | None = None,
     device: str | torch.device = "auto",
     batch_size: int = 32,
+    shard: Shard | None = None,
 ) -> Scenes:
     """Build the set of `backbone`'s features of all `scenes` in `out` (default: NAME-features beside the set NAME).
+
+    Of a `shard` only, it is a set of its own beside it (`join_shards`).
 
     How much it will be is said first. An interrupted computation continues with the batch it was in.
     """
@@ -45,18 +52,54 @@ def compute(
     directory = default_folder(scenes) if out is None else Path(out)
     chosen = choose_device(device)
     fields = _fields(scenes, backbone)
-    _log.info(f"{estimate(len(scenes), fields)} in {directory}")
-    provenance = described(_source(scenes), backbone)
+    positions, provenance = np.arange(len(scenes)), described(_source(scenes), backbone)
+    if shard is not None:
+        directory, provenance = shard_folder(directory, shard) / SHARD, {**provenance, "shard": str(shard)}
+        positions = shard.positions(len(scenes), batch_size)
+        require_scenes(len(scenes), shard.of, batch_size)
+    _log.info(f"{estimate(len(positions), fields)} in {directory}")
     protocol, names = scenes.manifest["protocol"], scenes.manifest["properties"]
-    with Builder(directory, fields, len(scenes), provenance, protocol, names) as builder:
+    with Builder(directory, fields, len(positions), provenance, protocol, names) as builder:
         if not builder.finished:
             backbone.to(chosen)
-            with Progress("scenes", len(scenes), done=builder.done) as progress:
-                for start in range(builder.done, len(scenes), batch_size):
-                    positions = np.arange(start, min(start + batch_size, len(scenes)))
-                    builder.append(**_chunk(scenes, backbone, positions))
-                    progress.advance(len(positions))
+            with Progress("scenes", len(positions), done=builder.done) as progress:
+                for start in range(builder.done, len(positions), batch_size):
+                    batch = positions[start : start + batch_size]
+                    builder.append(**_chunk(scenes, backbone, batch))
+                    progress.advance(len(batch))
         return builder.finish()
+
+
+def join_shards(
+    scenes: Scenes, backbone: FrozenBackbone, shards: int, out: str | Path | None = None, batch_size: int = 32
+) -> Scenes:
+    """Put the shards of a set together, with the bytes that one process would have written, and remove them."""
+    directory = default_folder(scenes) if out is None else Path(out)
+    fields, provenance = _fields(scenes, backbone), described(_source(scenes), backbone)
+    protocol, names = scenes.manifest["protocol"], scenes.manifest["properties"]
+    with Builder(directory, fields, len(scenes), provenance, protocol, names) as builder:
+        first = 0
+        for number in range(0 if builder.finished else shards):
+            part = Scenes.open(shard_folder(directory, Shard(number, shards)) / SHARD)
+            for start in range(max(builder.done - first, 0), len(part), batch_size):
+                rows = np.arange(start, min(start + batch_size, len(part)))
+                chunk = {name: part.read(name, rows) for name in fields if name != "counts"}
+                builder.append(**chunk, counts=part.counts[rows])
+            first += len(part)
+        joined = builder.finish()
+    shutil.rmtree(directory.with_name(f"{directory.name}{_SHARDS}"), ignore_errors=True)
+    return joined
+
+
+def shard_folder(directory: Path, shard: Shard) -> Path:
+    """Where a shard of the set in `directory` is computed; its own set is in SHARD below it."""
+    return directory.with_name(f"{directory.name}{_SHARDS}") / str(shard)
+
+
+def require_scenes(num: int, shards: int, batch_size: int) -> None:
+    """Refuse more shards than there are batches: one of them would be empty."""
+    if shards > (batches := -(-num // batch_size)):
+        raise UserError(f"--shards is {shards}, but {num} scenes are {batches} batches of {batch_size}; give fewer")
 
 
 def estimate(num: int, fields: dict[str, tuple[tuple[int, ...], str]]) -> str:

@@ -20,11 +20,13 @@ from slotnorm.runtime.signals import Stop
 from slotnorm.storage.seals import read_sealed, write_sealed
 from slotnorm.storage.serialization import from_document, to_document
 from slotnorm.studies.launchers import RETRIES, Job, Launcher, State
+from slotnorm.studies.relays import last_line
 
 _log = logging.getLogger(__name__)
 
+CANCELLED = "cancelled by `slotnorm status --cancel`"
 _JOB = "job.json"
-_LONGEST_LINE = 1 << 16  # bytes at the end of a log in which its last line is looked for
+_SMALLEST_ROOM = 1 << 16  # bytes below which a disk is full
 _SECONDS_BETWEEN_LOOKS = 0.5
 _SECONDS_BEFORE_RETRY = 10.0  # a folder that another process writes is looked at again after this
 _SECONDS_OF_GRACE = 60.0  # after it was made, a launcher should say that the job has ended
@@ -70,6 +72,8 @@ def complete(tasks: Sequence[Task], launcher: Launcher, what: str, retries: int 
     if retries < 0:
         raise UserError(f"--retries is {retries}, but must not be negative")
     tasks = [task for task in tasks if task.state == "waiting"]
+    if tasks:
+        launcher.check([task.path for task in tasks])
     desk = _Desk([_Entry(task, task.progress) for task in tasks], launcher, retries)
     sentence = ""
     with Stop() as stop, Progress(what, sum(task.size for task in tasks), desk.progress) as progress:
@@ -180,16 +184,21 @@ class _Desk:
     def _conclude(self, entry: _Entry, state: State) -> None:
         """Read what a job that ended has left."""
         told = self.launcher.explain(entry.ticket or "")
+        note = read_note(entry.task.path)
+        is_cancelled = note is not None and note.state == "cancelled" and note.ticket == entry.ticket
         entry.ticket, entry.state = None, "waiting"
         if state == Locked.exit_code:
             entry.task.state, entry.not_before = "waiting", time.monotonic() + _SECONDS_BEFORE_RETRY
             entry.attempts -= 1
         elif entry.task.is_done:
             self._finish(entry)
+        elif is_cancelled:
+            entry.task.state, entry.task.reason = "failed", CANCELLED
         elif state not in (0, "lost", RankLost.exit_code):
             self._fail(entry, told or f"exit code {state}: {_last_line(entry.task.path / 'log.txt')}")
         elif entry.attempts > self.retries:
-            self._fail(entry, f"it was lost {entry.attempts} times by {self.launcher.name}")
+            lost = f"it was lost {entry.attempts} times by {self.launcher.name}"
+            self._fail(entry, f"{lost}: {told}" if told else lost)
         else:
             entry.task.state = "waiting"
 
@@ -214,7 +223,7 @@ class _Desk:
         if entry.task.path.is_dir():  # else it could not even be made
             note = JobNote(self.launcher.name, entry.ticket or "", entry.attempts, state, reason)
             try:
-                write_sealed(entry.task.path / _JOB, to_document(note))
+                write_note(entry.task.path, note)
             except UserError as error:  # without it the job may be submitted twice, and its lock keeps one of them out
                 _log.warning(f"warning: {error}; the others go on")
 
@@ -230,9 +239,14 @@ class JobNote:
     """The launcher's name."""
     ticket: str
     attempts: int
-    state: Literal["submitted", "failed"]
+    state: Literal["submitted", "failed", "cancelled"]
     reason: str
     """Why it failed."""
+
+
+def write_note(folder: Path, note: JobNote) -> None:
+    """Note who was given a folder's job, and what became of it."""
+    write_sealed(folder / _JOB, to_document(note))
 
 
 def read_note(folder: Path) -> JobNote | None:
@@ -248,13 +262,7 @@ def read_note(folder: Path) -> JobNote | None:
 
 def _last_line(log: Path) -> str:
     """The last line that a job said, for people."""
-    try:
-        with open(log, "rb") as file:
-            file.seek(max(log.stat().st_size - _LONGEST_LINE, 0))
-            lines = file.read().decode(errors="replace").strip().splitlines()
-    except OSError:
-        lines = []
-    if lines:
-        return lines[-1]
-    full = log.parent.is_dir() and shutil.disk_usage(log.parent).free < _LONGEST_LINE
+    if line := last_line(log):
+        return line
+    full = log.parent.is_dir() and shutil.disk_usage(log.parent).free < _SMALLEST_ROOM
     return f"it could not even write {log}: the disk is full" if full else f"it said nothing in {log}"

@@ -52,11 +52,20 @@ class Launcher:
 
     name: ClassVar[str]
     """What `--on` calls it."""
+    goes_on: ClassVar[bool] = False
+    """Whether jobs go on without the process that submitted them, so that any other can watch and cancel them."""
 
     def __init_subclass__(cls, registered: bool = True, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
         if registered:
             _registry.add(cls)
+
+    def check(self, folders: Sequence[Path]) -> None:
+        """Refuse, before anything is written, what cannot work: an engine that is not here, folders it cannot see."""
+
+    def script(self, folders: Sequence[Path]) -> str:
+        """What jobs of these folders would be handed over with, for `--plan`; empty where a command says it all."""
+        return ""
 
     def submit(self, jobs: Sequence[Job]) -> list[str]:
         """Hand jobs over, all at once; a ticket for each, by which the launcher knows it from now on.
@@ -71,7 +80,7 @@ class Launcher:
         raise TypeError(f"launcher {type(self).__name__} defines no watch(tickets)")
 
     def explain(self, ticket: str) -> str:
-        """Why a job could not even be started; empty where its log tells more."""
+        """Why a job could not even be started, or was lost; empty where its log tells more, or nothing is known."""
         return ""
 
     def cancel(self, tickets: Sequence[str], number: signal.Signals = signal.SIGTERM) -> None:

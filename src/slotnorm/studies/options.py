@@ -53,6 +53,26 @@ def words(training: Training, file: Path) -> list[str]:
     return options
 
 
+def evaluation_words(
+    dataset: str | None = None,
+    slots: Sequence[int] | None = None,
+    objects: tuple[int, int] | None = None,
+    scenes: int | None = None,
+    data: Path | None = None,
+    unfinished: bool = False,
+    batch_size: int = 64,
+    device: str = "auto",
+) -> list[str]:
+    """The words after `slotnorm eval RUN` for an evaluation, from whatever folder it is started in."""
+    given = {
+        "--dataset": dataset, "--slots": None if slots is None else ",".join(map(str, slots)),
+        "--objects": None if objects is None else ":".join(map(str, objects)), "--scenes": scenes,
+        "--data": None if data is None else data.absolute(), "--batch-size": batch_size, "--device": device,
+    }  # fmt: skip
+    words = [word for name, value in given.items() if value is not None for word in (name, str(value))]
+    return [*words, "--unfinished"] if unfinished else words
+
+
 def experiment(name: str, **factors: Any) -> Experiment:
     """The experiment of that name, with other factors: experiment("clevr-6-7", norm="batch_norm", seed=3)."""
     chosen = experiments.experiment(name, **factors)

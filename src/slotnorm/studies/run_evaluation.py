@@ -66,6 +66,36 @@ class RunEvaluation:
         """Where the rows of all numbers of slots are."""
         return self.folder / f"{self.test.name}.npz"
 
+    @property
+    def parts_folder(self) -> Path:
+        """Where an evaluation keeps what it has until all rows are there."""
+        return self.folder / ".unfinished" / f"{self.test.name}@{self.evaluation.header['identity'][:16]}"
+
+    def made(self) -> Rows | None:
+        """The rows with every number of slots, if all are there; nothing is computed, written or removed."""
+        header = self.evaluation.header
+        try:
+            on_disk = Rows.load(self.path)
+        except UserError:
+            return None
+        kept = self._usable({self.path: on_disk}) if on_disk.header["weights"] == header["weights"] else {}
+        rows = {number: kept[number] for number in self.slots if self._suffices(kept.get(number), header)}
+        return Rows.concat(list(rows.values()), header) if len(rows) == len(set(self.slots)) else None
+
+    def score_part(self, positions: NDArray[np.int64], folder: Path) -> None:
+        """Score these scenes alone and keep them in `folder`, below `parts_folder`, where `evaluate` looks first."""
+        number = max((int(path.stem) for path in folder.glob("*.npz")), default=0)
+        for lacking, numbers in self.lacking(positions, folder):
+            for part in self.evaluation.parts(lacking, numbers, self.batch_size):
+                number += 1
+                part.save(folder / f"{number:06}.npz")
+
+    def lacking(self, positions: NDArray[np.int64], folder: Path) -> list[tuple[NDArray[np.int64], tuple[int, ...]]]:
+        """Which of these scenes the parts in `folder` lack, and with which numbers of slots."""
+        work = self._work(list(_load_parts(folder)), self.slots)
+        inside = [(lacking[np.isin(lacking, positions)], numbers) for lacking, numbers in work]
+        return [(lacking, numbers) for lacking, numbers in inside if len(lacking)]
+
     def evaluate(self) -> Rows:
         """The rows with every number of slots: those that are there, and the others made."""
         make_subfolder(self.folder)
@@ -75,7 +105,7 @@ class RunEvaluation:
             kept = self._usable(on_disk)
             rows = {number: kept[number] for number in self.slots if self._suffices(kept.get(number), header)}
             if missing := [number for number in self.slots if number not in rows]:
-                scores = self._score(missing, header, lock)
+                scores = self._score(missing, lock)
                 for number in missing:
                     rows[number] = self.evaluation.rows(scores, self.test.name, self.run.name, [number])
             lock.check(thoroughly=True)
@@ -156,9 +186,9 @@ class RunEvaluation:
         _log.info(f"note: {self.path} has {number} scenes, with the {asked} asked for: kept")
         return True
 
-    def _score(self, missing: Sequence[int], header: dict[str, Any], lock: Lock) -> Scores:
+    def _score(self, missing: Sequence[int], lock: Lock) -> Scores:
         """Score what is missing, going on from what an interrupted evaluation has left."""
-        folder = self.folder / ".unfinished" / f"{self.test.name}@{header['identity'][:16]}"
+        folder = self.parts_folder
         make_subfolder(folder.parent)
         make_subfolder(folder)
         parts = list(_load_parts(folder))
@@ -306,7 +336,7 @@ class _Advance:
 
 def _load_parts(folder: Path) -> Iterator[Scores]:
     """What is left of an interrupted evaluation; a damaged part is named and made again."""
-    for path in sorted(folder.glob("*.npz")):
+    for path in sorted(folder.rglob("*.npz")):
         try:
             yield Scores.load(path)
         except DamagedFile as damage:

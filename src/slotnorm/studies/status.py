@@ -1,6 +1,7 @@
 """How runs stand: what waits, runs, is finished or has failed, read from their folders alone, on any machine.
 
-Nothing is asked of a launcher and no lock is taken: whoever sees the folders sees the same.
+Nothing is asked of a launcher and no lock is taken: whoever sees the folders sees the same. Jobs are cancelled through
+the launcher that has them.
 """
 
 import dataclasses
@@ -12,7 +13,8 @@ from typing import Literal
 from slotnorm.errors import DamagedFile, UserError
 from slotnorm.runtime.progress import clock
 from slotnorm.storage.locks import lock_holder
-from slotnorm.studies.jobs import read_note
+from slotnorm.studies.jobs import CANCELLED, JobNote, read_note, write_note
+from slotnorm.studies.launchers import find_launcher
 from slotnorm.studies.sweep import ASKED
 from slotnorm.training.experiment_file import read_experiment
 from slotnorm.training.records import read_record
@@ -67,6 +69,26 @@ def describe(statuses: Sequence[RunStatus]) -> str:
     return "\n".join([*lines, _sum(statuses)])
 
 
+def cancel(statuses: Sequence[RunStatus]) -> str:
+    """Cancel the jobs of runs that wait or run, on whatever launcher; what was trained is saved. A line for each."""
+    given: dict[str, list[tuple[Path, JobNote]]] = {}
+    for status in statuses:
+        note = read_note(status.path) if status.state in ("waits", "runs") else None
+        if note is not None and note.state == "submitted":
+            given.setdefault(note.on, []).append((status.path, note))
+    lines = []
+    for name, jobs in given.items():
+        launcher = find_launcher(name)()
+        if not launcher.goes_on:
+            lines.append(f"{len(jobs)} runs belong to a command that runs on {name}; Ctrl-C in its terminal stops it")
+            continue
+        for path, note in jobs:  # first: whoever watches them must not take them for lost
+            write_note(path, dataclasses.replace(note, state="cancelled", reason=CANCELLED))
+        launcher.cancel([note.ticket for _, note in jobs])
+        lines.append(f"{len(jobs)} jobs of {name} are cancelled; those that ran save first")
+    return "\n".join(lines or ["no job waits or runs"])
+
+
 def _sum(statuses: Sequence[RunStatus]) -> str:
     states: tuple[State, ...] = ("waits", "runs", "finished", "failed")
     counts = ", ".join(f"{sum(status.state == state for status in statuses)} {state}" for state in states)
@@ -97,7 +119,7 @@ def _readable_status(folder: Path) -> RunStatus:
     note = read_note(folder)
     if note is not None and note.state == "failed":
         return RunStatus(folder, "failed", step, steps, note=note.reason)
-    given = f"given to {note.on}" if note is not None else ""
+    given = "" if note is None else f"given to {note.on}" if note.state == "submitted" else note.reason
     damage = str(standing) if standing is not None and standing.damage else ""
     return RunStatus(folder, "waits", step, steps, note="; ".join(filter(None, (given, damage))))
 

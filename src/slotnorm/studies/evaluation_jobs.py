@@ -1,0 +1,109 @@
+"""Evaluations as jobs of a launcher: one per run, or several that each score a range of its scenes.
+
+A range is kept beside the others in RUN/rows/.unfinished, where an evaluation looks before it computes: when all are
+there, putting them together computes nothing, and gives the rows of one process to the last bit.
+"""
+
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slotnorm.errors import UserError
+from slotnorm.runtime.plugins import loaded_plugins
+from slotnorm.runtime.shards import Shard
+from slotnorm.storage.files import make_subfolder
+from slotnorm.storage.locks import Lock
+from slotnorm.studies.jobs import Task, complete
+from slotnorm.studies.launchers import RETRIES, Job, Launcher
+from slotnorm.studies.run_evaluation import RunEvaluation
+
+
+class EvaluationFailed(UserError):
+    """Some evaluations failed."""
+
+    exit_code = 1
+
+
+class EvaluationTask(Task):
+    """The rows of one run on its sets, or a range of the scenes of each; size and progress count sets."""
+
+    def __init__(self, evaluations: Sequence[RunEvaluation], words: Sequence[str], shard: Shard | None) -> None:
+        super().__init__()
+        self.evaluations, self.words, self.shard = evaluations, words, shard
+        rows = evaluations[0].folder
+        self.path = rows if shard is None else rows / ".unfinished" / str(shard)
+        self.size = len(evaluations)
+
+    def prepare(self) -> Job:
+        plugins = [word for path in loaded_plugins() for word in ("--plugin", str(path))]
+        run = self.evaluations[0].run.path.absolute()
+        _make_folders(self.evaluations[0], self.path)
+        command = (sys.executable, "-m", "slotnorm", "eval", str(run), *self.words, *plugins)
+        return Job(command, self.path.absolute())
+
+    @property
+    def is_done(self) -> bool:
+        return all(evaluation.made() is not None or self._is_scored(evaluation) for evaluation in self.evaluations)
+
+    @property
+    def progress(self) -> int:
+        return sum(evaluation.path.is_file() for evaluation in self.evaluations)
+
+    def conclude(self) -> None:
+        if self.shard is not None:
+            shutil.rmtree(self.path, ignore_errors=True)
+
+    def _is_scored(self, evaluation: RunEvaluation) -> bool:
+        return self.shard is not None and not evaluation.lacking(*_share(evaluation, self.shard))
+
+
+def score_shard(evaluations: Sequence[RunEvaluation], shard: Shard) -> None:
+    """Score one range of scenes of each evaluation, unless its rows are there; what is kept is gone on with."""
+    for evaluation in evaluations:
+        if evaluation.made() is None:
+            positions, folder = _share(evaluation, shard)
+            _make_folders(evaluation, folder)
+            with Lock(folder):
+                evaluation.score_part(positions, folder)
+
+
+def evaluate_on(
+    launcher: Launcher,
+    evaluations: Sequence[RunEvaluation],
+    words: Sequence[str],
+    shards: int = 1,
+    retries: int = RETRIES,
+) -> None:
+    """Have the launcher make the rows of all evaluations; `words` are what `slotnorm eval` is told besides the run."""
+    by_run: dict[Path, list[RunEvaluation]] = {}
+    for evaluation in evaluations:
+        by_run.setdefault(evaluation.run.path, []).append(evaluation)
+    parts = [None] if shards == 1 else [Shard(number, shards) for number in range(shards)]
+    tasks = []
+    for planned in by_run.values():
+        for part in parts:
+            more = [] if part is None else ["--shards", str(part.of), "--shard", str(part.number)]
+            tasks.append(EvaluationTask(planned, [*words, *more], part))
+    for task in tasks:
+        if task.is_done:
+            task.state = "skipped"
+    complete(tasks, launcher, "sets", retries)
+    if failed := [task for task in tasks if task.state == "failed"]:
+        first = f"{failed[0].path} with {failed[0].reason}"
+        raise EvaluationFailed(f"{len(failed)} of {len(tasks)} jobs failed, {first}; the same command tries them again")
+
+
+def _share(evaluation: RunEvaluation, shard: Shard) -> tuple[NDArray[np.int64], Path]:
+    """The scenes of a shard, and where it keeps them."""
+    return shard.positions(len(evaluation.scenes)), evaluation.parts_folder / str(shard)
+
+
+def _make_folders(evaluation: RunEvaluation, folder: Path) -> None:
+    """Make a folder in a run, and those above it."""
+    for parent in reversed([folder, *folder.parents]):
+        if parent.is_relative_to(evaluation.folder):
+            make_subfolder(parent)

@@ -1,0 +1,75 @@
+"""Features as jobs of a launcher: each computes a range of scenes; they are put together when all are whole."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from slotnorm.data.backbones import FrozenBackbone
+from slotnorm.data.features import SHARD, default_folder, join_shards, require_scenes, shard_folder
+from slotnorm.data.manifest import MANIFEST
+from slotnorm.data.scenes import Scenes
+from slotnorm.errors import UserError
+from slotnorm.runtime.plugins import loaded_plugins
+from slotnorm.runtime.shards import Shard
+from slotnorm.studies.jobs import Task, complete
+from slotnorm.studies.launchers import RETRIES, Job, Launcher
+
+
+class FeaturesFailed(UserError):
+    """Some shards failed."""
+
+    exit_code = 1
+
+
+class ShardTask(Task):
+    """The features of one range of scenes; size and progress count shards."""
+
+    size = 1
+
+    def __init__(self, path: Path, words: Sequence[str]) -> None:
+        super().__init__()
+        self.path, self.words = path, words
+
+    def prepare(self) -> Job:
+        plugins = [word for path in loaded_plugins() for word in ("--plugin", str(path))]
+        self.path.mkdir(parents=True, exist_ok=True)
+        return Job((sys.executable, "-m", "slotnorm", "data", "features", *self.words, *plugins), self.path.absolute())
+
+    @property
+    def is_done(self) -> bool:
+        try:
+            Scenes.open(self.path / SHARD)
+        except UserError:
+            return False
+        return True
+
+    @property
+    def progress(self) -> int:
+        return int((self.path / SHARD / MANIFEST).is_file())
+
+
+def compute_on(
+    launcher: Launcher,
+    scenes: Scenes,
+    backbone: FrozenBackbone,
+    words: Sequence[str],
+    shards: int,
+    out: Path | None = None,
+    batch_size: int = 32,
+    retries: int = RETRIES,
+) -> Scenes:
+    """Have the launcher compute every shard, then join them; `words` are what `slotnorm data features` is told."""
+    directory = default_folder(scenes) if out is None else out
+    require_scenes(len(scenes), shards, batch_size)
+    if not (directory / MANIFEST).is_file():
+        tasks = []
+        for shard in (Shard(number, shards) for number in range(shards)):
+            more = ["--out", str(directory.absolute()), "--shards", str(shard.of), "--shard", str(shard.number)]
+            tasks.append(ShardTask(shard_folder(directory, shard), [*words, *more]))
+        for task in tasks:
+            task.state = "skipped" if task.is_done else "waiting"
+        complete(tasks, launcher, "shards", retries)
+        if failed := [task for task in tasks if task.state == "failed"]:
+            first = f"{failed[0].path} with {failed[0].reason}"
+            raise FeaturesFailed(f"{len(failed)} of {shards} shards failed, {first}; the same command tries them again")
+    return join_shards(scenes, backbone, shards, directory, batch_size)

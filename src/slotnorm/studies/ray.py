@@ -1,0 +1,166 @@
+"""Jobs on a Ray cluster: each a detached actor that starts the command, and outlives the process that submitted it.
+
+Without an address Ray runs on this machine alone, bound to loopback, and ends with the process. Its usage statistics
+and its dashboard are off.
+"""
+
+import dataclasses
+import json
+import os
+import secrets
+import signal
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from slotnorm.errors import UserError
+from slotnorm.studies.launchers import Job, Launcher, State
+from slotnorm.studies.relays import Relay, jobs_folder, make_relays, read_receipt, require_shared, say_how_to_watch
+
+_NAMESPACE = "slotnorm"
+_SECONDS_TO_STOP = 90.0  # a command that was told to stop saves meanwhile
+
+
+@dataclasses.dataclass
+class Ray(Launcher):
+    """Actors of a Ray cluster."""
+
+    name: ClassVar[str] = "ray"
+    goes_on: ClassVar[bool] = True
+
+    gpus: float = 0.0
+    """GPUs of a job, also a part of one; with more than one, torchrun starts a process for each"""
+    address: str | None = None
+    """The cluster's, as HOST:PORT, or auto for the one that this machine belongs to (default: this machine alone)"""
+
+    def __post_init__(self) -> None:
+        if self.gpus < 0 or (self.gpus > 1 and self.gpus != int(self.gpus)):
+            raise UserError(f"--gpus is {self.gpus:g}, but must be a part of one GPU, as 0.5, or a whole number")
+
+    def check(self, folders: Sequence[Path]) -> None:
+        nodes = [node for node in _connect(self.address).nodes() if node["Alive"]]
+        most = max((node["Resources"].get("GPU", 0.0) for node in nodes), default=0.0)
+        if self.gpus > most:
+            raise UserError(f"--gpus is {self.gpus:g}, but no node of the Ray cluster has more than {most:g}")
+        require_shared(jobs_folder(folders).parent, [node["NodeManagerHostname"] for node in nodes])
+
+    def submit(self, jobs: Sequence[Job]) -> list[str]:
+        ray = _connect(self.address)
+        actor = ray.remote(Worker)
+        tickets = []
+        for relay in make_relays(jobs, processes=max(int(self.gpus), 1)):
+            name = secrets.token_hex(16)
+            facts = {"actor": name, "receipt": relay.receipt, "address": self.address}
+            how = {"name": name, "lifetime": "detached", "namespace": _NAMESPACE, "max_restarts": 0}
+            actor.options(**how, num_cpus=1, num_gpus=self.gpus).remote(dataclasses.asdict(relay))
+            tickets.append(json.dumps(facts))
+        return tickets
+
+    def watch(self, tickets: Sequence[str]) -> list[State]:
+        alive = _actors(_connect(self.address))
+        return [self._look(_read(ticket), alive) for ticket in tickets]
+
+    def explain(self, ticket: str) -> str:
+        known = _read(ticket)
+        if known is None or read_receipt(Path(known["receipt"])) is not None:
+            return ""
+        folder = Path(known["receipt"]).parent
+        return f"its actor ended before it could write to {folder}; do the nodes share this folder?"
+
+    def cancel(self, tickets: Sequence[str], number: signal.Signals = signal.SIGTERM) -> None:
+        for known in map(_read, tickets):
+            if known is not None:
+                ray = _connect(known["address"])
+                if known["actor"] in _actors(ray):
+                    _stop_actor(ray, known, number)
+
+    def leave(self, tickets: Sequence[str], number: signal.Signals) -> str:
+        if self.address is None:  # a cluster of this process, which ends with it
+            return super().leave(tickets, number)
+        return say_how_to_watch([Path(known["receipt"]) for known in map(_read, tickets) if known is not None])
+
+    def _look(self, known: dict[str, Any] | None, alive: set[str]) -> State:
+        if known is None:
+            return "lost"
+        receipt = read_receipt(Path(known["receipt"]))
+        if receipt is not None and isinstance(receipt.state, int):
+            return receipt.state
+        if known["actor"] not in alive:
+            return "lost"
+        return "waiting" if receipt is None else "running"
+
+
+class Worker:
+    """The actor of one job: starts its command, ends with it, and passes a signal on."""
+
+    def __init__(self, relay: dict[str, Any]) -> None:
+        import ray
+
+        self._relay = Relay(**relay)
+        self._itself = ray.get_runtime_context().current_actor
+        self._started = threading.Event()
+        threading.Thread(target=self._run, daemon=True).start()
+        self._started.wait()
+
+    def stop(self, number: int) -> None:
+        """Pass a signal on and wait for the command's end."""
+        self._relay.stop(signal.Signals(number))
+
+    def _run(self) -> None:
+        """In one thread, whose end, with the actor's, tells the command to save (`relays`)."""
+        import ray
+
+        try:
+            self._relay.start()
+        finally:
+            self._started.set()
+        self._relay.wait()
+        ray.kill(self._itself)  # it would keep its GPUs from others
+
+
+def _connect(address: str | None) -> Any:
+    """Ray, connected to a cluster, or to one of this process alone."""
+    # off unless asked for; a head of our own binds to 127.0.0.1, as Ray does on other systems for its firewall's sake
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if address is None:
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    try:
+        import ray
+    except ImportError:
+        raise UserError("--on ray needs ray; install it by pip install 'slotnorm[ray]'") from None
+    if ray.is_initialized():
+        return ray
+    quiet = {"logging_level": "ERROR", "log_to_driver": False, "configure_logging": False, "namespace": _NAMESPACE}
+    try:
+        if address is None:
+            ray.init(address="local", include_dashboard=False, **quiet)
+        else:
+            ray.init(address=address, **quiet)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"there is no Ray cluster at --address {address}: {reason}") from None
+    return ray
+
+
+def _actors(ray: Any) -> set[str]:
+    """The names of our actors that wait or run."""
+    return {known["name"] for known in ray.util.list_named_actors(all_namespaces=True)}
+
+
+def _stop_actor(ray: Any, known: dict[str, Any], number: signal.Signals) -> None:
+    """Have an actor's command save and end; one that has not begun is taken out of the queue."""
+    actor = ray.get_actor(known["actor"], _NAMESPACE)
+    if read_receipt(Path(known["receipt"])) is not None and number != signal.SIGKILL:
+        ray.wait([actor.stop.remote(int(number))], timeout=_SECONDS_TO_STOP)
+    else:
+        ray.kill(actor)
+
+
+def _read(ticket: str) -> dict[str, Any] | None:
+    """What a ticket says; None when it is not one of ours."""
+    try:
+        known = json.loads(ticket)
+        return {"actor": str(known["actor"]), "receipt": str(known["receipt"]), "address": known["address"]}
+    except (ValueError, TypeError, KeyError):
+        return None

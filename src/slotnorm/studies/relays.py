@@ -1,0 +1,208 @@
+"""Inside an engine's job: start the command, pass signals on to it, and keep what became of it in a receipt.
+
+A receipt is a sealed document in the jobs' folder, so that whoever sees the folder knows how a job ended, whether or
+not the engine remembers it. Engines carry a `Relay`, which is made of words and numbers alone.
+"""
+
+import ctypes
+import dataclasses
+import os
+import secrets
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from slotnorm import __version__
+from slotnorm.errors import UserError
+from slotnorm.storage.seals import read_sealed, write_sealed
+from slotnorm.storage.serialization import from_document, to_document
+from slotnorm.studies.launchers import Job, State
+
+SUBMITTED_BY = "SLOTNORM_SUBMITTED_BY"  # the version of slotnorm that submitted the job, told to its command
+
+FOLDER = ".jobs"  # beside the folders that the jobs write
+_LONGEST_LINE = 1 << 16  # bytes at the end of a log in which its last line is looked for
+_PORTS = range(20000, 30000)  # where the processes of one training meet; below those that systems give away
+_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
+_OF_ONE_MACHINE = ("tmpfs", "ramfs", "devtmpfs")  # file systems that no other machine can see
+
+# a command that a signal stopped has saved and goes on when it is started again: for its launcher it is lost
+_STOPPED = {128 + number for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU, signal.SIGHUP)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Receipt:
+    """What a job says of itself."""
+
+    host: str
+    """Where it was started."""
+    code: int | None = None
+    """The command's exit code, negative for the signal that killed it; None while it runs."""
+
+    @property
+    def state(self) -> State:
+        """How the job stands, as far as it could still say so."""
+        if self.code is None:
+            return "running"
+        return "lost" if self.code < 0 or self.code in _STOPPED else self.code
+
+
+def read_receipt(path: Path) -> Receipt | None:
+    """What a job has said of itself; None when it has not begun, or its receipt is damaged."""
+    try:
+        return from_document(Receipt, read_sealed(path))
+    except UserError:
+        return None
+
+
+@dataclasses.dataclass
+class Relay:
+    """A command to be run inside a job."""
+
+    command: tuple[str, ...]
+    log: str
+    """Where what it says is appended."""
+    receipt: str
+    submitted_by: str = __version__
+    processes: int = 1
+    """On each node: more than one, or more than one node, and torchrun starts them."""
+    nodes: int = 1
+
+    def __post_init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def is_distributed(self) -> bool:
+        """Whether torchrun starts several processes of the command."""
+        return self.processes * self.nodes > 1
+
+    def start(self, node: int = 0, first_host: str = "127.0.0.1", identity: str = "") -> None:
+        """Start the command on this node, which is one of those that meet at `first_host` under `identity`."""
+        if node == 0:
+            self._note(None)
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", SUBMITTED_BY: self.submitted_by}
+        with open(self.log, "ab") as log:
+            self._process = subprocess.Popen(
+                self._words(node, first_host, identity), stdout=log, stderr=log, stdin=subprocess.DEVNULL,
+                env=environment, preexec_fn=_follow_parent(self.is_distributed),
+            )  # fmt: skip
+
+    def wait(self, node: int = 0) -> int:
+        """Wait for the command's end and keep its exit code, which is returned."""
+        self._wait()
+        assert self._process is not None
+        code = self._process.wait()
+        if node == 0:
+            self._note(code)
+        return code
+
+    def stop(self, number: signal.Signals) -> None:
+        """Pass a signal on, and wait until the command has saved and ended; may interrupt `wait`."""
+        if self._process is not None:
+            # torchrun knows SIGTERM alone, and passes it on to its processes
+            self._process.send_signal(signal.SIGTERM if self.is_distributed else number)
+            self._wait()
+
+    def _wait(self) -> None:
+        """Without Popen's own lock, which `stop`, called by a signal inside of `wait`, would wait for in vain."""
+        assert self._process is not None
+        os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
+
+    def _note(self, code: int | None) -> None:
+        write_sealed(Path(self.receipt), to_document(Receipt(socket.gethostname(), code)))
+
+    def _words(self, node: int, first_host: str, identity: str) -> list[str]:
+        if not self.is_distributed:
+            return list(self.command)
+        python, *words = self.command
+        port = _PORTS[sum(identity.encode()) * 7919 % len(_PORTS)]
+        return [
+            python, "-m", "torch.distributed.run", "--nnodes", str(self.nodes), "--nproc-per-node",
+            str(self.processes), "--node-rank", str(node), "--master-addr", first_host, "--master-port", str(port),
+            *words,
+        ]  # fmt: skip
+
+
+def _follow_parent(is_distributed: bool) -> Callable[[], None] | None:
+    """What a child does before its command: be told to save when its parent dies, and leave SIGUSR2 to its parent."""
+    if not sys.platform.startswith("linux"):
+        return None
+    system = ctypes.CDLL(None)
+
+    def prepare() -> None:
+        system.prctl(_PARENT_DEATH_SIGNAL, signal.SIGTERM)
+        if is_distributed:  # torchrun itself would die of it, without a word to its processes
+            signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+
+    return prepare
+
+
+def make_relays(jobs: Sequence[Job], processes: int = 1, nodes: int = 1) -> list[Relay]:
+    """A relay for each job, with receipts in the folder that these jobs share."""
+    folder = make_private(jobs_folder([job.folder for job in jobs]))
+    receipts = [str(folder / f"{secrets.token_hex(16)}.json") for _ in jobs]
+    return [
+        Relay(job.command, str(job.log), receipt, processes=processes, nodes=nodes)
+        for job, receipt in zip(jobs, receipts, strict=True)
+    ]
+
+
+def jobs_folder(folders: Sequence[Path]) -> Path:
+    """Where receipts, and what an engine itself writes, are kept for jobs of these folders: beside them."""
+    return Path(os.path.commonpath([folder.absolute().parent for folder in folders])) / FOLDER
+
+
+def make_private(folder: Path) -> Path:
+    """Make a folder that only its owner can read and write; what jobs read is in it."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+            raise UserError(f"{folder} is a link or somebody else's, and what jobs read is in it; remove it")
+        folder.chmod(0o700)
+    except OSError as error:
+        raise UserError(f"cannot write to {folder}: {error.strerror or error}; choose another folder") from error
+    return folder
+
+
+def say_how_to_watch(receipts: Sequence[Path]) -> str:
+    """What is said when the process that watched jobs ends, and the jobs go on."""
+    folder = os.path.commonpath([receipt.parent.parent for receipt in receipts]) if receipts else "RUNS"
+    status = shlex.join(["slotnorm", "status", str(folder)])
+    return f"its jobs go on: `{status}` shows them, `{status} --cancel` stops them, and the same command waits for them"
+
+
+def last_line(log: Path) -> str:
+    """The last line of a log, for people; empty where there is none."""
+    try:
+        with open(log, "rb") as file:
+            file.seek(max(log.stat().st_size - _LONGEST_LINE, 0))
+            lines = file.read().decode(errors="replace").strip().splitlines()
+    except OSError:
+        return ""
+    return lines[-1] if lines else ""
+
+
+def require_shared(folder: Path, hosts: Iterable[str]) -> None:
+    """Refuse a folder that only this machine sees, when jobs run on others."""
+    elsewhere = sorted(set(hosts) - {socket.gethostname(), "localhost", "127.0.0.1"})
+    kind = _file_system(folder)
+    if elsewhere and kind in _OF_ONE_MACHINE:
+        raise UserError(
+            f"{folder} is in the memory of {socket.gethostname()} ({kind}), which {elsewhere[0]} does not share; "
+            "give a folder of a shared file system"
+        )
+
+
+def _file_system(folder: Path) -> str:
+    """The kind of the file system that a folder, or the nearest folder above it that exists, is on."""
+    try:
+        mounts = [line.split()[1:3] for line in Path("/proc/self/mounts").read_text().splitlines()]
+    except OSError:
+        return "unknown"
+    path = folder.absolute()
+    inside = [(len(Path(place).parts), kind) for place, kind in mounts if path.is_relative_to(place)]
+    return max(inside, default=(0, "unknown"))[1]

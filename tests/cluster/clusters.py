@@ -1,0 +1,86 @@
+"""What the tests of both engines share: tiny runs, the command line in a process, and weights to the last bit."""
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+import tiny
+from slotnorm.studies.jobs import read_note
+from slotnorm.training.experiment_file import write_experiment
+from slotnorm.training.runs import Run
+
+STEPS = 300
+PATIENCE = 300.0  # seconds; the machine may be busy
+
+
+class Sweep:
+    """`slotnorm sweep` of tiny runs in a process of its own."""
+
+    started: ClassVar[list["Sweep"]] = []
+
+    def __init__(
+        self,
+        folder: Path,
+        data: Path,
+        words: Sequence[str],
+        environment: Mapping[str, str] = os.environ,
+        steps: int = STEPS,
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.runs, self.log = folder / "runs", folder / f"sweep-{time.monotonic_ns()}.txt"
+        asked = folder / "asked.json"
+        write_experiment(asked, tiny.experiment(steps=steps, checkpoint_every=25, log_every=5, validate_every=steps))
+        command = [sys.executable, "-m", "slotnorm", "sweep", "--experiment", str(asked), "--data", str(data)]
+        with open(self.log, "wb") as log:
+            self.process = subprocess.Popen(
+                [*command, "--into", str(self.runs), *words], stdout=log, stderr=log, env={**environment}
+            )
+
+        self.started.append(self)
+
+    @property
+    def said(self) -> str:
+        return self.log.read_text()
+
+    def wait(self) -> int:
+        return self.process.wait(PATIENCE)
+
+    def until(self, happened: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not happened():
+            assert self.process.poll() is None, self.said
+            assert time.monotonic() < deadline, self.said
+            time.sleep(0.05)
+
+    def until_saved(self, run: str) -> None:
+        """Until a run has a checkpoint, and is not finished."""
+        self.until(lambda: any((self.runs / run / "checkpoints").glob("step-*.json")))
+        assert not (self.runs / run / "checkpoints" / f"step-{STEPS}.json").exists(), "too late to interrupt it"
+
+    def interrupt(self) -> int:
+        self.process.send_signal(signal.SIGINT)
+        return self.wait()
+
+    def ticket(self, run: str) -> str:
+        note = read_note(self.runs / run)
+        assert note is not None
+        return note.ticket
+
+
+def weights(runs: Path) -> dict[str, str]:
+    """By run, the SHA-256 of its last checkpoint's weights."""
+    hashes = {}
+    for path in sorted(runs.glob("toy-*")):
+        run = Run.open(path)
+        assert run.finished, path
+        digest = hashlib.sha256()
+        for name, tensor in sorted(run.weights().tensors.items()):
+            digest.update(name.encode() + tensor.numpy().tobytes())
+        hashes[path.name] = digest.hexdigest()
+    return hashes

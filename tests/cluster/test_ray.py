@@ -1,0 +1,77 @@
+"""Ray itself, on this machine: runs that lose their node, are left or cancelled end with the bits of local ones."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import clusters
+import pytest
+import ray_nodes
+
+from conftest import SIX
+
+pytestmark = pytest.mark.cluster
+
+
+def test_six_runs_of_which_one_loses_its_node_end_as_local_ones(
+    tmp_path: Path, data: Path, local: dict[str, str], ray: ray_nodes.Nodes
+) -> None:
+    sweep = clusters.Sweep(tmp_path, data, [*SIX, "--on", "ray", "--address", ray.address], ray.environment)
+    sweep.until_saved("toy-weighted_sum-1")
+    process = re.match(r"process (\d+) on", (sweep.runs / "toy-weighted_sum-1" / ".lock").read_text())
+    assert process is not None
+    ray.remove(ray.node_of(int(process[1])))
+    ray.add()
+    assert sweep.wait() == 0, sweep.said
+    assert clusters.weights(sweep.runs) == local
+    log = (sweep.runs / "toy-weighted_sum-1" / "log.txt").read_text()
+    assert "stopped by SIGTERM and saved at step" in log, "the command of a dead worker saves"
+    assert not list(sweep.runs.glob("*/job.json"))
+    ray_nodes.wait_for_nodes(ray, 2)
+
+
+def test_ctrl_c_leaves_jobs_running_and_status_cancels_them(
+    tmp_path: Path, data: Path, local: dict[str, str], ray: ray_nodes.Nodes
+) -> None:
+    words = ["--norms", "layer_norm", "--seeds", "1", "2", "3", "--on", "ray", "--address", ray.address]
+    first = clusters.Sweep(tmp_path, data, words, ray.environment)
+    first.until_saved("toy-layer_norm-1")
+    assert first.interrupt() == 130
+    status = f"slotnorm status {first.runs}"
+    assert f"stopped by SIGINT; its jobs go on: `{status}` shows them, `{status} --cancel` stops them" in first.said
+    command = [sys.executable, "-m", "slotnorm", "status", str(first.runs), "--cancel"]
+    said = subprocess.run(command, env=ray.environment, capture_output=True, text=True, check=True).stdout
+    assert re.search(r"[23] jobs of ray are cancelled", said), said
+    assert "stopped by SIGTERM and saved" in (first.runs / "toy-layer_norm-1" / "log.txt").read_text()
+    again = clusters.Sweep(tmp_path, data, words, ray.environment)
+    assert again.wait() == 0, again.said
+    assert clusters.weights(first.runs).items() <= local.items()
+
+
+def test_more_gpus_than_a_node_has_are_refused(tmp_path: Path, data: Path, ray: ray_nodes.Nodes) -> None:
+    words = ["--norms", "layer_norm", "--seeds", "1", "--on", "ray", "--address", ray.address, "--gpus", "2"]
+    sweep = clusters.Sweep(tmp_path, data, words, ray.environment)
+    assert sweep.wait() == 2
+    assert "slotnorm: --gpus is 2, but no node of the Ray cluster has more than 0\n" in sweep.said
+    assert not sweep.runs.exists()
+
+
+def test_without_an_address_ray_listens_on_loopback_alone(tmp_path: Path, data: Path, local: dict[str, str]) -> None:
+    sweep = clusters.Sweep(tmp_path, data, ["--norms", "layer_norm", "--seeds", "1", "--on", "ray"])
+    sweep.until_saved("toy-layer_norm-1")
+    listening = subprocess.run(["ss", "-Hltnp"], capture_output=True, text=True, check=True).stdout.splitlines()
+    ours = [line for line in listening if re.search(r"gcs_server|raylet|ray::|python", line)]
+    assert ours
+    assert all(line.split()[3].startswith("127.0.0.1:") for line in ours), ours
+    assert not any("dashboard" in line for line in ours)
+    assert sweep.wait() == 0, sweep.said
+    assert clusters.weights(sweep.runs).items() <= local.items()
+
+
+def test_an_address_without_a_cluster_is_one_sentence(tmp_path: Path, data: Path) -> None:
+    words = ["--norms", "layer_norm", "--seeds", "1", "--on", "ray", "--address", "127.0.0.1:9"]
+    sweep = clusters.Sweep(tmp_path, data, words)
+    assert sweep.wait() == 2
+    assert "slotnorm: there is no Ray cluster at --address 127.0.0.1:9: " in sweep.said
+    assert "Traceback" not in sweep.said

@@ -1,0 +1,119 @@
+"""SLURM itself, on this machine: runs that are killed, requeued, left and cancelled end with the bits of local ones."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import clusters
+import pytest
+import slurm_daemons
+
+from conftest import SIX
+from slotnorm.training.runs import Run
+
+pytestmark = pytest.mark.cluster
+
+
+def ask(environment: dict[str, str], *command: str) -> str:
+    return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+
+
+def job(sweep: clusters.Sweep, run: str) -> str:
+    return str(json.loads(sweep.ticket(run))["job"])
+
+
+def test_six_runs_of_which_one_is_killed_and_one_requeued_end_as_local_ones(
+    tmp_path: Path, data: Path, local: dict[str, str], slurm: dict[str, str]
+) -> None:
+    sweep = clusters.Sweep(tmp_path, data, [*SIX, "--on", "slurm", "--hours", "1"], slurm)
+    killed, requeued = "toy-layer_norm-1", "toy-weighted_sum-3"
+    sweep.until_saved(killed)
+    ask(slurm, "scancel", "--signal=KILL", job(sweep, killed))
+    sweep.until_saved(requeued)
+    first = job(sweep, requeued)
+    ask(slurm, "scancel", "--signal=USR2", first)  # what SLURM sends before it preempts a job or its time is over
+    sweep.until(lambda: "stopped by SIGUSR2 and saved at step" in (sweep.runs / requeued / "log.txt").read_text())
+    assert sweep.wait() == 0, sweep.said
+    assert clusters.weights(sweep.runs) == local
+    submitit = (sweep.runs / ".jobs" / f"{first}_0_log.out").read_text()
+    assert submitit.count("Starting with JobEnvironment") == 2, "the same job was started again by SLURM"
+    assert os.stat(sweep.runs / ".jobs").st_mode & 0o777 == 0o700
+    assert not list(sweep.runs.glob("*/job.json"))
+
+
+def test_ctrl_c_leaves_jobs_running_and_a_second_sweep_waits_for_them(
+    tmp_path: Path, data: Path, local: dict[str, str], slurm: dict[str, str]
+) -> None:
+    words = ["--norms", "layer_norm", "--seeds", "1", "2", "--on", "slurm"]
+    first = clusters.Sweep(tmp_path, data, words, slurm)
+    first.until_saved("toy-layer_norm-1")
+    jobs = [job(first, f"toy-layer_norm-{seed}") for seed in (1, 2)]
+    assert first.interrupt() == 130
+    status = f"slotnorm status {first.runs}"
+    assert f"stopped by SIGINT; its jobs go on: `{status}` shows them, `{status} --cancel` stops them" in first.said
+    second = clusters.Sweep(tmp_path, data, words, slurm)
+    third = clusters.Sweep(tmp_path, data, words, slurm)
+    assert (second.wait(), third.wait()) == (0, 0), second.said + third.said
+    assert clusters.weights(first.runs).items() <= local.items()
+    submitted = sorted(path.name for path in (first.runs / ".jobs").glob("*_submitted.pkl"))
+    assert submitted == sorted(f"{number}_submitted.pkl" for number in jobs), "no run was submitted twice"
+
+
+def test_status_cancels_and_the_same_command_continues(
+    tmp_path: Path, data: Path, local: dict[str, str], slurm: dict[str, str]
+) -> None:
+    words = ["--norms", "weighted_sum", "--seeds", "1", "2", "3", "--on", "slurm"]
+    sweep = clusters.Sweep(tmp_path, data, words, slurm)
+    sweep.until_saved("toy-weighted_sum-1")
+    command = [sys.executable, "-m", "slotnorm", "status", str(sweep.runs), "--cancel"]
+    assert "3 jobs of slurm are cancelled" in ask(slurm, *command)
+    assert sweep.wait() == 1
+    assert sweep.said.count("failed, cancelled by `slotnorm status --cancel`") == 3
+    assert not ask(slurm, "squeue", "--noheader", "--states=PENDING,RUNNING")
+    assert not Run.open(sweep.runs / "toy-weighted_sum-1").finished
+    again = clusters.Sweep(tmp_path, data, words, slurm)
+    assert again.wait() == 0, again.said
+    assert clusters.weights(sweep.runs).items() <= local.items()
+
+
+def test_two_nodes_train_one_run_together(tmp_path: Path, data: Path, slurm: dict[str, str]) -> None:
+    words = ["--norms", "weighted_sum", "--seeds", "1", "--on", "slurm", "--nodes", "2"]
+    sweep = clusters.Sweep(tmp_path, data, words, slurm, steps=40)
+    assert sweep.wait() == 0, sweep.said + (sweep.runs / "toy-weighted_sum-1" / "log.txt").read_text()
+    record = Run.open(sweep.runs / "toy-weighted_sum-1").record()
+    assert (record.step, record.world_size) == (40, 2)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--partition", "fast"], "SLURM refuses the jobs: invalid partition specified: fast; "),
+        (["--gpus", str(slurm_daemons.GPUS + 1)], "Requested node configuration is not available"),
+    ],
+)
+def test_what_the_scheduler_refuses_is_said_once_in_its_own_words(
+    tmp_path: Path, data: Path, slurm: dict[str, str], words: list[str], sentence: str
+) -> None:
+    sweep = clusters.Sweep(
+        tmp_path, data, ["--norms", "layer_norm", "--seeds", "1", "2", "--on", "slurm", *words], slurm
+    )
+    assert sweep.wait() == 2
+    assert sweep.said.count(sentence) == 1, sweep.said
+    assert "Traceback" not in sweep.said
+
+
+def test_a_controller_that_is_away_for_a_while_loses_nothing(
+    tmp_path: Path, data: Path, local: dict[str, str], slurm: dict[str, str]
+) -> None:
+    sweep = clusters.Sweep(tmp_path, data, ["--norms", "layer_norm", "--seeds", "1", "--on", "slurm"], slurm)
+    sweep.until_saved("toy-layer_norm-1")
+    folder = Path(slurm["SLURM_CONF"]).parent
+    slurm_daemons.stop(folder / "slurmctld.pid")
+    time.sleep(8)  # longer than between two questions
+    subprocess.run(["slurmctld", "-f", slurm["SLURM_CONF"]], env=slurm, check=True)
+    assert sweep.wait() == 0, sweep.said
+    assert clusters.weights(sweep.runs).items() <= local.items()
+    slurm_daemons.wait_for_nodes(slurm)

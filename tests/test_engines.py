@@ -1,0 +1,204 @@
+"""What surrounds SLURM and Ray, without either: receipts, signals, refusals; tests/cluster has both."""
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import slotnorm
+from slotnorm.cli import verbs
+from slotnorm.errors import UserError
+from slotnorm.studies import relays, slurm
+from slotnorm.studies.launchers import Job, launchers
+from slotnorm.studies.ray import Ray
+from slotnorm.studies.relays import Receipt, Relay, make_private, make_relays, read_receipt, require_shared
+from slotnorm.studies.slurm import Slurm
+
+
+def relay(folder: Path, code: str, **more: int) -> Relay:
+    (made,) = make_relays([Job((sys.executable, "-c", code), folder)], **more)
+    return made
+
+
+def until(happened: object, seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not happened():  # type: ignore[operator]
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_all_engines_are_known_and_neither_is_imported() -> None:
+    assert set(launchers()) >= {"local", "slurm", "ray"}
+    code = "import sys, slotnorm.cli.verbs; assert not {'submitit', 'ray'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_relay_keeps_what_its_command_said_and_how_it_ended(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    made = relay(work, "import os; print(os.environ['OMP_NUM_THREADS']); raise SystemExit(5)")
+    assert read_receipt(Path(made.receipt)) is None
+    made.start()
+    assert made.wait() == 5
+    assert read_receipt(Path(made.receipt)) == Receipt(socket.gethostname(), 5)
+    assert (work / "log.txt").read_text() == "1\n"
+    assert stat.S_IMODE((tmp_path / ".jobs").stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize(
+    ("code", "state"), [(None, "running"), (0, 0), (2, 2), (-9, "lost"), (143, "lost"), (140, "lost")]
+)
+def test_a_command_that_a_signal_ended_is_lost_and_goes_on_elsewhere(code: int | None, state: object) -> None:
+    assert Receipt("here", code).state == state
+
+
+def test_a_relay_passes_a_signal_on_even_while_it_waits(tmp_path: Path) -> None:
+    """As submitit does: the handler runs inside of the wait, in the same thread."""
+    ending = "import signal, time\nsignal.signal(signal.SIGUSR2, lambda *_: exit(7))\n"
+    code = ending + "print('ready', flush=True)\ntime.sleep(60)"
+    work = tmp_path / "work"
+    work.mkdir()
+    made = relay(work, code)
+    before = signal.signal(signal.SIGUSR1, lambda *_: made.stop(signal.SIGUSR2))
+    try:
+        made.start()
+        until(lambda: (work / "log.txt").read_text() == "ready\n")
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+        assert made.wait() == 7
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_command_whose_relay_dies_is_told_to_save(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    ending = "import signal, time\nsignal.signal(signal.SIGTERM, lambda *_: exit(print('saved', flush=True)))\n"
+    made = relay(work, ending + "print('ready', flush=True)\ntime.sleep(60)")
+    words = f"from slotnorm.studies.relays import Relay\nr = Relay({made.command!r}, {made.log!r}, {made.receipt!r})\n"
+    parent = subprocess.Popen([sys.executable, "-c", words + "r.start()\nr.wait()"])
+    until(lambda: (work / "log.txt").exists() and (work / "log.txt").read_text() == "ready\n")
+    parent.kill()
+    parent.wait()
+    until(lambda: (work / "log.txt").read_text() == "ready\nsaved\n")
+
+
+def test_several_processes_are_started_by_torchrun_where_the_engine_says(tmp_path: Path) -> None:
+    command = ("python", "-m", "slotnorm", "train", "--experiment", "asked.json")
+    made = Relay(command, "log", "receipt", processes=8, nodes=2)
+    words = made._words(1, "node7", "17_3")
+    shown = " ".join(words)
+    assert "-m torch.distributed.run --nnodes 2 --nproc-per-node 8 --node-rank 1 --master-addr node7" in shown
+    assert shown.endswith("-m slotnorm train --experiment asked.json")
+    assert made._words(0, "node7", "17_3")[-9:-5] == words[-9:-5] != made._words(0, "node7", "17_4")[-9:-5]
+    assert Relay(command, "log", "receipt")._words(0, "node7", "1") == list(command)
+
+
+def test_a_jobs_folder_that_is_a_link_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / ".jobs").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UserError, match="is a link or somebody else's, and what jobs read is in it; remove it"):
+        make_private(tmp_path / ".jobs")
+
+
+def test_a_folder_in_memory_is_refused_where_nodes_are_other_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = socket.gethostname()
+    monkeypatch.setattr(relays, "_file_system", lambda folder: "tmpfs")
+    require_shared(Path("/dev/shm/runs"), [here, "localhost"])
+    with pytest.raises(
+        UserError, match=f"/dev/shm/runs is in the memory of {here} .tmpfs., which node1 does not share"
+    ):
+        require_shared(Path("/dev/shm/runs"), ["node2", "node1", here])
+    monkeypatch.undo()
+    assert relays._file_system(Path("/proc/self/runs")) == "proc"
+
+
+def test_a_job_of_another_version_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(relays.SUBMITTED_BY, "0.0.9")
+    with pytest.raises(SystemExit) as ended:
+        verbs.main(["norms"])
+    assert ended.value.code == 2
+    sentence = f"this job was submitted by slotnorm 0.0.9, but {socket.gethostname()} has {slotnorm.__version__}; "
+    assert capsys.readouterr().err == f"slotnorm: {sentence}install the same version on both\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--on", "slurm", "--gpus", "-1"], "--gpus is -1, but must be at least 0"),
+        (["--on", "slurm", "--nodes", "0"], "--nodes is 0, but must be at least 1"),
+        (["--on", "slurm", "--hours", "0"], "--hours is 0.0, but a job needs at least a minute: 0.02"),
+        (
+            ["--on", "slurm", "--sbatch", "mem 3"],
+            "--sbatch mem 3 is not one of sbatch's options; give",
+        ),
+        (["--on", "ray", "--gpus", "1.5"], "--gpus is 1.5, but must be a part of one GPU, as 0.5, or a whole number"),
+    ],
+)
+def test_what_an_engine_cannot_do_is_refused(
+    words: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        verbs.main(["sweep", "toy", "--into", str(tmp_path / "runs"), *words])
+    assert ended.value.code == 2
+    assert f"slotnorm: {sentence}" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(("on", "package"), [("slurm", "submitit"), ("ray", "ray")])
+def test_an_engine_that_is_not_installed_is_one_sentence(
+    on: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(SystemExit) as ended:
+        verbs.main(["sweep", "toy", "--into", str(tmp_path / "runs"), "--on", on])
+    assert ended.value.code == 2
+    sentence = f"slotnorm: --on {on} needs {package}; install it by pip install 'slotnorm[{on}]'\n"
+    assert capsys.readouterr().err == sentence
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_machine_without_slurm_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slurm, "_submitit", lambda: None)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(
+        UserError, match="--on slurm needs SLURM's commands, and sbatch is not on this machine; give the"
+    ):
+        Slurm().check([tmp_path / "runs" / "toy"])
+
+
+def test_slurm_is_asked_seldom_and_a_silent_controller_loses_no_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    program, answers = tmp_path / "squeue", tmp_path / "asked"
+    program.write_text(f"#!/bin/sh\necho >> {answers}\necho '7_0 RUNNING'\necho '7_1 PENDING'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    tickets = [json.dumps({"job": f"7_{number}", "receipt": str(tmp_path / f"{number}.json")}) for number in range(3)]
+    launcher = Slurm()
+    for _ in range(5):
+        assert launcher.watch([*tickets, "not a ticket"]) == ["running", "waiting", "lost", "lost"]
+    assert answers.read_text() == "\n"
+    program.write_text("#!/bin/sh\necho 'squeue: error: Unable to contact slurm controller' >&2\nexit 1\n")
+    assert Slurm().watch(tickets) == ["waiting"] * 3
+    assert "warning: squeue fails: Unable to contact slurm controller; it is asked again" in caplog.text
+
+
+def test_the_schedulers_words_are_said_once() -> None:
+    said = "sbatch: error: invalid partition specified: fast\nsbatch: error: invalid partition specified: fast\n\n"
+    assert slurm._words_of_slurm(said) == "invalid partition specified: fast"
+
+
+def test_a_ticket_that_is_not_ours_is_lost_and_not_cancelled() -> None:
+    launcher = Ray()
+    assert launcher._look(None, set()) == "lost"
+    launcher.cancel(["not a ticket", "{}"])
