@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 import slotnorm as sn
 import tiny
@@ -19,9 +20,12 @@ from slotnorm.config import Experiment, Recipe
 from slotnorm.errors import UserError
 from slotnorm.evaluation import scoring
 from slotnorm.evaluation.rows import Rows
+from slotnorm.models import weights
 from slotnorm.models.weights import restore
+from slotnorm.report.model_views import Inspector
+from slotnorm.report.reading import read
 from slotnorm.storage import archives
-from slotnorm.storage.seals import read_sealed, write_sealed
+from slotnorm.storage.seals import open_description, read_sealed, seal_description, write_sealed
 from slotnorm.storage.serialization import from_document, to_document
 from slotnorm.studies.run_evaluation import plan_evaluations, read_judgement
 from slotnorm.training import checkpoints
@@ -94,7 +98,7 @@ def test_a_run_in_progress_goes_on_where_it_was(run: Run, data: Path) -> None:
     # for the same reason those two change nothing that a model does
     images, noise = torch.rand(2, 3, 8, 8) * 2 - 1, torch.randn(2, 4, 8)
     with torch.no_grad():
-        ours_seen, theirs_seen = (restore(weights, FIRST)(images, noise=noise) for weights in (ours, theirs))
+        ours_seen, theirs_seen = (restore(given, FIRST)(images, noise=noise) for given in (ours, theirs))
     torch.testing.assert_close(ours_seen.masks, theirs_seen.masks, rtol=1e-3, atol=1e-5)
     torch.testing.assert_close(ours_seen.reconstruction, theirs_seen.reconstruction, rtol=1e-3, atol=1e-5)
 
@@ -162,6 +166,43 @@ def test_what_is_newer_than_the_program_is_one_sentence(run: Run) -> None:
     archives.write_arrays(path, {**arrays, "header": archives.as_text({**header, "format": 99})})
     with pytest.raises(UserError, match="has rows in format 99, this slotnorm reads .*; install a newer"):
         Rows.load(path)
+
+
+def test_weights_newer_than_the_program_are_one_sentence(run: Run, tmp_path: Path) -> None:
+    whole = weights.unpack(run.path / "model.safetensors")
+    path = tmp_path / "newer.safetensors"
+    for changed, sentence in (
+        ({"format": 2}, "has format 2, this slotnorm reads 1: install a newer one$"),
+        ({"experiment": {**to_document(whole.experiment), "temperature": 2}}, "if a newer slotnorm wrote it, install"),
+    ):
+        packed = weights.pack(whole)
+        path.write_bytes(packed)
+        metadata, tensors = weights.read_tensors(path)
+        description = {**open_description("slotnorm", metadata, path), **changed}
+        save_file(tensors, path, seal_description("slotnorm", description))
+        with pytest.raises(UserError, match=sentence):
+            sn.load(path)
+
+
+def test_pictures_and_diagnostics_of_the_first_format_are_shown_without_running_a_model(run: Run) -> None:
+    section = read([run.path]).sections[0]
+    illustration, missing_pictures = Inspector(run_models=False).illustrate(section)
+    diagnostics, missing_diagnostics = Inspector(run_models=False).diagnose(section)
+    assert missing_pictures == missing_diagnostics == []
+    assert illustration is not None
+    assert diagnostics is not None
+    assert list(diagnostics.counts) == ["batch_norm"]
+
+
+def test_pictures_newer_than_the_program_are_named_and_stay(run: Run) -> None:
+    path = run.path / "examples" / "toy4.npz"
+    arrays = archives.read_arrays(path)
+    record = archives.from_text(arrays["record"])
+    archives.write_arrays(path, {**arrays, "record": archives.as_text({**record, "format": 2})})
+    newer = path.read_bytes()
+    _, (note,) = Inspector().illustrate(read([run.path]).sections[0])
+    assert "has examples in format 2, this slotnorm reads 1; install a newer one, or delete it" in note
+    assert path.read_bytes() == newer
 
 
 def test_a_run_of_learned_slots_trains_resumes_and_is_scored_at_its_own_number(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch.nn.functional import interpolate
 
 from slotnorm.data.scenes import Scenes
-from slotnorm.errors import DamagedFile
+from slotnorm.errors import DamagedFile, UserError
 from slotnorm.evaluation.decomposer import Decomposer, evaluating
 from slotnorm.evaluation.label_maps import as_maps
 from slotnorm.models import SlotModel
@@ -70,7 +70,10 @@ class Examples:
         try:
             record = archives.from_text(arrays["record"])
             if record["format"] != _FORMAT:
-                raise ValueError(f"format {record['format']}")
+                raise UserError(
+                    f"{path} has examples in format {record['format']}, this slotnorm reads {_FORMAT}; install a newer "
+                    "one, or delete it and make it again"
+                )
             by_slots: dict[str, dict[int, NDArray[np.uint8]]] = {"masks": {}, "reconstruction": {}}
             for name, array in arrays.items():
                 kind, dash, number = name.partition("-")
@@ -81,6 +84,8 @@ class Examples:
                 arrays.get("labels"), by_slots["masks"], by_slots["reconstruction"], record["facts"],
             )  # fmt: skip
         except (ValueError, KeyError, TypeError) as error:
+            if isinstance(error, UserError):
+                raise
             raise DamagedFile(
                 f"{path} is sealed but holds no examples ({error}); delete it and make it again"
             ) from error

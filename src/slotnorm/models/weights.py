@@ -82,12 +82,11 @@ def unpack(path: Path) -> Weights:
     if _KEY not in metadata:
         raise UserError(f"{path} holds tensors but no experiment: it was not written by slotnorm; use run.export(...)")
     description = open_description(_KEY, metadata, path)
+    if description.get("format") != _FORMAT:  # before all else, which a newer one may say in another way
+        given = str(description.get("format"))[:40]
+        raise UserError(f"{path} has format {given}, this slotnorm reads {_FORMAT}: install a newer one")
     if description.get("sha256_of_tensors") != fingerprint(tensors):
         raise DamagedFile(f"{path} is damaged: its content is not what was written; get it again")
-    if description["format"] != _FORMAT:
-        raise UserError(
-            f"{path} has format {description['format']}, this slotnorm reads {_FORMAT}: install a newer one"
-        )
     experiment = from_document(Experiment, description["experiment"])
     return Weights(tensors, experiment, description["step"], description["facts"])
 
