@@ -16,7 +16,7 @@ from slotnorm.data.resize import method_of, resize
 from slotnorm.errors import DamagedFile, UserError
 from slotnorm.models import ImageAutoencoder, weights
 from slotnorm.models.building import build
-from slotnorm.report.segmenter import Segmenter, segment
+from slotnorm.report.segmenter import Segmenter, segment_files
 from slotnorm.runtime.randomness import slot_noise
 
 SLOTS = 6
@@ -57,7 +57,7 @@ def files_of(folder):
 
 
 def test_labels_cover_the_input_and_agree_with_the_model(model, photo, tmp_path):
-    (line,) = segment(photo, Segmenter(model, SLOTS, seed=3), tmp_path / "out")
+    (line,) = segment_files(photo, Segmenter(model, SLOTS, seed=3), tmp_path / "out")
     folder = tmp_path / "out" / "photo"
     assert line.startswith("photo.png: 37x20, scaled to 8x8 for the model; ")
     assert line.endswith(str(folder))
@@ -105,7 +105,7 @@ def test_a_picture_for_a_backbone_is_scaled_by_the_backbone_as_for_features(mode
 
 
 def test_area_share_and_box_are_those_of_the_labels(model, photo, tmp_path):
-    list(segment(photo, Segmenter(model, SLOTS), tmp_path))
+    list(segment_files(photo, Segmenter(model, SLOTS), tmp_path))
     folder = tmp_path / "photo"
     labels = np.asarray(read(folder / "labels.png"))
     record = json.loads((folder / "slots.json").read_text())
@@ -120,7 +120,7 @@ def test_area_share_and_box_are_those_of_the_labels(model, photo, tmp_path):
 
 
 def test_cut_outs_put_back_together_give_the_picture(model, photo, tmp_path):
-    list(segment(photo, Segmenter(model, SLOTS), tmp_path))
+    list(segment_files(photo, Segmenter(model, SLOTS), tmp_path))
     record = json.loads((tmp_path / "photo" / "slots.json").read_text())
     whole = Image.new("RGBA", (37, 20))
     for slot in record["slots"]:
@@ -134,7 +134,7 @@ def test_cut_outs_put_back_together_give_the_picture(model, photo, tmp_path):
 
 
 def test_the_overlay_is_half_the_picture(model, photo, tmp_path):
-    list(segment(photo, Segmenter(model, SLOTS), tmp_path))
+    list(segment_files(photo, Segmenter(model, SLOTS), tmp_path))
     overlay = np.asarray(read(tmp_path / "photo" / "overlay.png")).astype(int)
     colors = np.asarray(read(tmp_path / "photo" / "labels.png").convert("RGB")).astype(int)
     assert np.abs(overlay - (colors + np.asarray(read(photo)).astype(int)) / 2).max() <= 1
@@ -142,16 +142,16 @@ def test_the_overlay_is_half_the_picture(model, photo, tmp_path):
 
 def test_the_same_seed_gives_the_same_files_and_another_does_not(model, photo, tmp_path):
     for name, seed in (("one", 0), ("two", 0), ("three", 1)):
-        list(segment(photo, Segmenter(model, SLOTS, seed), tmp_path / name))
+        list(segment_files(photo, Segmenter(model, SLOTS, seed), tmp_path / name))
     one, two, three = (files_of(tmp_path / name / "photo") for name in ("one", "two", "three"))
     assert one == two
     assert one["labels.png"] != three["labels.png"]
 
 
 def test_fewer_slots_in_the_same_folder_leave_no_old_cut_out(model, photo, tmp_path):
-    list(segment(photo, Segmenter(model, SLOTS), tmp_path))
+    list(segment_files(photo, Segmenter(model, SLOTS), tmp_path))
     (tmp_path / "photo" / "mine.txt").write_text("kept")
-    list(segment(photo, Segmenter(model, 1), tmp_path))
+    list(segment_files(photo, Segmenter(model, 1), tmp_path))
     assert sorted(files_of(tmp_path / "photo")) == [
         "labels.png",
         "mine.txt",
@@ -179,7 +179,7 @@ def test_odd_pictures_have_a_result_of_their_own_size(model, tmp_path, mode):
         Image.fromarray(np.arange(108, dtype=np.uint16).reshape(9, 12) * 600).save(path)
     else:
         Image.new(mode, size, 90 if mode == "L" else (9, 99, 200, 100)).save(path)
-    list(segment(path, Segmenter(model, SLOTS), tmp_path / "out"))
+    list(segment_files(path, Segmenter(model, SLOTS), tmp_path / "out"))
     assert read(tmp_path / "out" / "odd" / "labels.png").size == size
 
 
@@ -192,9 +192,9 @@ def test_a_bad_image_in_a_folder_is_named_and_the_rest_is_done(model, photo, tmp
     (folder / "notes.txt").write_text("no image")
     lines = []
     with pytest.raises(UserError, match="1 of 5 images could not be segmented: .*broken.png cannot be decoded"):
-        lines.extend(segment(folder, Segmenter(model, SLOTS), tmp_path / "out"))
+        lines.extend(segment_files(folder, Segmenter(model, SLOTS), tmp_path / "out"))
     made = sorted(path.name for path in (tmp_path / "out").iterdir())
-    assert made == ["a", "b-.jpeg", "b.PNG", "b.jpg"]
+    assert made == ["a", "b.PNG", "b.jpg", "ü-b"]
     assert [line.split(":")[0] for line in lines] == ["a.png", "b.PNG", "b.jpg", "ü <b>.jpeg"]
     assert all((tmp_path / "out" / name / "slots.json").exists() for name in made)
 
@@ -202,9 +202,9 @@ def test_a_bad_image_in_a_folder_is_named_and_the_rest_is_done(model, photo, tmp
 def test_bad_input_is_one_sentence(model, photo, tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="holds no image"):
-        list(segment(tmp_path / "empty", Segmenter(model, SLOTS), tmp_path))
+        list(segment_files(tmp_path / "empty", Segmenter(model, SLOTS), tmp_path))
     with pytest.raises(UserError, match="there is no image or folder"):
-        list(segment(tmp_path / "none.png", Segmenter(model, SLOTS), tmp_path))
+        list(segment_files(tmp_path / "none.png", Segmenter(model, SLOTS), tmp_path))
     with pytest.raises(UserError, match="0 slots are not possible: a label map of 8 bits takes 1 to 256"):
         Segmenter(model, 0)
     with pytest.raises(UserError, match="the model has no experiment that says its number of slots; give num_slots"):
@@ -213,7 +213,7 @@ def test_bad_input_is_one_sentence(model, photo, tmp_path):
         Segmenter(model, 257)
     photo.write_bytes(b"no picture")
     with pytest.raises(DamagedFile, match="photo.png cannot be decoded"):
-        list(segment(photo, Segmenter(model, SLOTS), tmp_path))
+        list(segment_files(photo, Segmenter(model, SLOTS), tmp_path))
 
 
 def test_a_picture_that_claims_too_much_is_refused(model, tmp_path):
@@ -227,7 +227,7 @@ def test_a_picture_that_claims_too_much_is_refused(model, tmp_path):
     )
     (tmp_path / "huge.png").write_bytes(b"\x89PNG\r\n\x1a\n" + packed)
     with pytest.raises(UserError, match="claims more than 64000000 pixels"):
-        list(segment(tmp_path / "huge.png", Segmenter(model, SLOTS), tmp_path))
+        list(segment_files(tmp_path / "huge.png", Segmenter(model, SLOTS), tmp_path))
 
 
 def test_models_of_features_need_the_backbone_they_were_trained_with(model, photo, tmp_path):
@@ -240,14 +240,14 @@ def test_models_of_features_need_the_backbone_they_were_trained_with(model, phot
     with pytest.raises(UserError, match="takes images themselves: leave out --backbone"):
         Segmenter(model, SLOTS, backbone=backbone)
     fitting = build(tiny.experiment(model=tiny.FeatureModel(tokens=64, features=8, dim=8, decoder=16, hidden=16)))
-    (line,) = segment(photo, Segmenter(fitting, SLOTS, backbone=backbone), tmp_path)
+    (line,) = segment_files(photo, Segmenter(fitting, SLOTS, backbone=backbone), tmp_path)
     assert "scaled to 8x8" in line
     assert read(tmp_path / "photo" / "labels.png").size == (37, 20)
 
 
 def test_set_predictors_segment_by_attention(photo, tmp_path):
     predictor = build(tiny.experiment(model=tiny.PROPERTIES))
-    list(segment(photo, Segmenter(predictor, SLOTS), tmp_path))
+    list(segment_files(photo, Segmenter(predictor, SLOTS), tmp_path))
     assert np.asarray(read(tmp_path / "photo" / "labels.png")).max() < SLOTS
 
 

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from slotnorm.initialization import initializations as initializations
     from slotnorm.metrics import adjusted_rand_index as adjusted_rand_index
     from slotnorm.metrics import average_precision as average_precision
+    from slotnorm.metrics import count_objects as count_objects
     from slotnorm.metrics import foreground_ari as foreground_ari
     from slotnorm.metrics import labels_from_masks as labels_from_masks
     from slotnorm.metrics import mean_best_overlap as mean_best_overlap
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from slotnorm.normalization import Normalization as Normalization
     from slotnorm.normalization import normalizations as normalizations
     from slotnorm.report.segmenter import Segmenter as Segmenter
+    from slotnorm.report.segmenting import segment as segment
     from slotnorm.slot_attention import SlotAttention as SlotAttention
     from slotnorm.studies.options import experiment as experiment
     from slotnorm.training.loading import load as load
@@ -69,6 +71,7 @@ _HOME = {
     "initializations": "slotnorm.initialization",
     "adjusted_rand_index": "slotnorm.metrics",
     "average_precision": "slotnorm.metrics",
+    "count_objects": "slotnorm.metrics",
     "foreground_ari": "slotnorm.metrics",
     "labels_from_masks": "slotnorm.metrics",
     "mean_best_overlap": "slotnorm.metrics",
@@ -84,6 +87,7 @@ _HOME = {
     "judge": "slotnorm.evaluation.failed_runs",
     "Rows": "slotnorm.evaluation.rows",
     "Segmenter": "slotnorm.report.segmenter",
+    "segment": "slotnorm.report.segmenting",
 }
 _MODULES = ("data", "models", "theory")
 

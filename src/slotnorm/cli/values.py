@@ -130,6 +130,11 @@ def read_range(text: str, name: str) -> tuple[int, int]:
     return fewest, most
 
 
+def read_slots(text: str, name: str) -> int | str:
+    """A number of slots, or `auto`."""
+    return text if text == "auto" else _whole_number(text, name)
+
+
 def _require_ascending(first: int, last: int, text: str, name: str) -> None:
     if last < first:
         raise UserError(f"{name} is {text!r}, but {first} is more than {last}: write {last}:{first}")

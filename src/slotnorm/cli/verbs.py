@@ -12,7 +12,7 @@ from slotnorm.cli.dispatch import reads_arguments
 from slotnorm.cli.launching import launched
 from slotnorm.cli.signatures import POSITIONAL, Argument
 from slotnorm.cli.training_options import parse_sweep, parse_training
-from slotnorm.cli.values import read_numbers
+from slotnorm.cli.values import read_numbers, read_slots
 from slotnorm.studies.launchers import RETRIES, Launcher, Local
 
 if TYPE_CHECKING:
@@ -289,7 +289,7 @@ def segment(
     image: Annotated[Path, POSITIONAL],
     run: Path,
     out: Path = Path("masks"),
-    slots: int | None = None,
+    slots: Annotated[str | None, Argument(placeholder="INT|auto", read=read_slots)] = None,
     seed: int = 0,
     backbone: str | None = None,
     weights: str | None = None,
@@ -298,23 +298,24 @@ def segment(
     """Segment an image, or all of a folder, with a trained model: label map, overlay, cut-outs and a JSON each.
 
     Args:
-        image: a PNG or JPEG file of any size, or a folder of them
+        image: a PNG, JPEG, WebP, TIFF or BMP file of any size, or a folder of them
         run: a run's folder, a .safetensors file that a run exported, or a bundled name such as toy-batch_norm
         out: where the results go, a folder for each image
-        slots: K (default: as in training)
+        slots: K; auto takes three times as many as in training, leaves out those that hold nothing and says how many
+            objects there are (default: as in training)
         seed: of the noise that slots start from; the same seed gives the same result
         backbone: for models of features, the network that makes them: a name of timm, a bundled name, run:FOLDER or a
             .safetensors file
         weights: of the backbone, a file or hub
         device: where models run: auto (a GPU if there is one), cpu, cuda or mps
     """
-    from slotnorm.report.segmenter import Segmenter, segment
+    from slotnorm.report.segmenter import Segmenter, segment_files
     from slotnorm.training.loading import load
 
     model = load(run, device)
     protocol = model.experiment.recipe.protocol if model.experiment else "paper"
     network = None if backbone is None else open_backbone(backbone, weights, protocol=protocol)
-    for line in segment(image, Segmenter(model, slots, seed, network), out):
+    for line in segment_files(image, Segmenter(model, slots, seed, network), out):
         print(line, flush=True)
 
 

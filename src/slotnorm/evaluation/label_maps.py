@@ -44,6 +44,60 @@ def scaled_labels(masks: Tensor, height: int, width: int) -> Tensor:
     return labels[:, 0]
 
 
+def labels_in_tiles(masks: Tensor, height: int, width: int) -> Tensor:
+    """`scaled_labels` of one image's masks (K, h, w), for pictures that are much larger: (height, width) uint8.
+
+    Between four places of the masks a slot that another exceeds at all four cannot win: of each such tile only the few
+    slots that can are scaled. Values are rounded otherwise than there, so that labels on a boundary may differ.
+    """
+    rows, columns = _Places(masks.shape[1], height), _Places(masks.shape[2], width)
+    labels = torch.empty(height, width, dtype=torch.uint8)
+    for top, (first_row, last_row) in rows.tiles():
+        below = min(top + 1, masks.shape[1] - 1)
+        for left, (first, last) in columns.tiles():
+            right = min(left + 1, masks.shape[2] - 1)
+            corners = masks[:, (top, top, below, below), (left, right, left, right)]  # (K, 4)
+            slots = _contenders(corners)
+            tile = labels[first_row:last_row, first:last]
+            if len(slots) == 1:
+                tile.fill_(int(slots[0]))
+                continue
+            down, across = rows.share[first_row:last_row, None], columns.share[first:last]
+            upper_left, upper_right, lower_left, lower_right = corners[slots].unbind(1)
+            upper = torch.lerp(upper_left[:, None], upper_right[:, None], across)[:, None]
+            lower = torch.lerp(lower_left[:, None], lower_right[:, None], across)[:, None]
+            for part in range(0, len(tile), _TILE_ROWS):
+                values = torch.lerp(upper, lower, down[part : part + _TILE_ROWS])
+                tile[part : part + _TILE_ROWS] = slots[values.max(dim=0).indices]
+    return labels
+
+
+_TILE_ROWS = 256  # of a tile that are scaled at once: memory stays small however large the picture is
+
+
+class _Places:
+    """Where `length` pixels lie among `size` places of a mask, with half-pixel centres: place and share of the next."""
+
+    def __init__(self, size: int, length: int) -> None:
+        place = ((torch.arange(length, dtype=torch.float64) + 0.5) * size / length - 0.5).clamp(0, size - 1)
+        self.first = place.floor().long()
+        self.share = (place - self.first).float()
+
+    def tiles(self) -> list[tuple[int, tuple[int, int]]]:
+        """Each place with the pixels, first and behind the last, that lie between it and the next."""
+        places, counts = torch.unique_consecutive(self.first, return_counts=True)
+        ends = counts.cumsum(0)
+        return list(zip(places.tolist(), zip((ends - counts).tolist(), ends.tolist(), strict=True), strict=True))
+
+
+def _contenders(corners: Tensor) -> Tensor:
+    """The slots, of values (K, 4) at the corners of a tile, that may be largest somewhere in it; ascending."""
+    winners = corners.max(dim=0).indices.unique()
+    exceeded = (corners[:, None] <= corners[winners]).all(dim=2)
+    exceeded[winners, torch.arange(len(winners))] = False
+    return (~exceeded.any(dim=1)).nonzero()[:, 0]
+
+
 def as_maps(masks: Tensor) -> Tensor:
     """Masks over tokens as maps: (B, K, N), N a square in row-major order -> (B, K, √N, √N); maps stay as they are."""
     if masks.dim() == 4:

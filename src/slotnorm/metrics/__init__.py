@@ -6,6 +6,7 @@ validation, tables, figures and pages read that, so that a metric of your own is
 """
 
 from slotnorm.metrics.metric import Comparison, Metric, all_metrics, description
+from slotnorm.metrics.object_count import count_objects
 from slotnorm.metrics.precision import average_precision
 from slotnorm.metrics.reconstruction import squared_error
 from slotnorm.metrics.segmentation import (
@@ -22,6 +23,7 @@ __all__ = [
     "adjusted_rand_index",
     "all_metrics",
     "average_precision",
+    "count_objects",
     "description",
     "foreground_ari",
     "labels_from_masks",

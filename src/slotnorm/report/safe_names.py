@@ -1,6 +1,7 @@
 """Names made harmless: a run may be called anything, and what it is called must not become markup or a path."""
 
 import re
+import unicodedata
 
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]<>|#~])")
 _LATEX = {
@@ -33,6 +34,17 @@ def latex(text: object) -> str:
 def file_name(text: object) -> str:
     """A name of letters, digits, '.', '_' and '-' that is safe as a file's on any system; never empty or hidden."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", str(text)).strip(".-") or "unnamed"
+
+
+def folder_name(text: object) -> str:
+    """As `file_name`, with the letters and digits of every script kept: a picture's own name for its folder."""
+    kept = (letter if _is_of_word(letter) else "-" for letter in unicodedata.normalize("NFC", str(text)))
+    return re.sub("-+", "-", "".join(kept)).strip(".-") or "unnamed"
+
+
+def _is_of_word(letter: str) -> bool:
+    """Letters, digits, and the marks that some scripts write on them."""
+    return letter.isalnum() or letter in "._-" or unicodedata.category(letter).startswith("M")
 
 
 def one_line(text: object) -> str:

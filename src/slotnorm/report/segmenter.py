@@ -9,7 +9,6 @@ import io
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,69 +20,55 @@ from PIL import Image
 from torch import Tensor
 
 from slotnorm import __version__
+from slotnorm.config import SLOTS_FACTOR
+from slotnorm.data.any_picture import to_picture
 from slotnorm.data.backbones import FrozenBackbone
-from slotnorm.data.image_files import read_image
+from slotnorm.data.image_files import ENDINGS, is_of_system, read_image
 from slotnorm.data.resize import method_of, resize
-from slotnorm.errors import UserError
-from slotnorm.evaluation.label_maps import as_maps, scaled_labels
+from slotnorm.errors import UserError, printable
+from slotnorm.evaluation.label_maps import as_maps, labels_in_tiles, scaled_labels
+from slotnorm.metrics import count_objects
+from slotnorm.metrics.object_count import needed
 from slotnorm.models import SlotModel
-from slotnorm.report.safe_names import file_name
+from slotnorm.report.safe_names import folder_name
+from slotnorm.report.segmentation import Segmentation, slot_palette
 from slotnorm.runtime import randomness
 from slotnorm.runtime.progress import Progress
 from slotnorm.storage import files
 from slotnorm.storage.fingerprints import fingerprint
-from slotnorm.training.pictures import palette
 
-ENDINGS = (".png", ".jpg", ".jpeg")
 MOST_SLOTS = 256  # a label map has 8 bits
-_OVERLAY = 0.5  # share of the slots' colours
+AUTO = "auto"
+"""In place of a number of slots: many, of which those are left out that hold nothing."""
+_LARGE = 1 << 24  # pixels times slots from which label maps are made in tiles
 _COMPRESSION = 1  # of 9: photographs get hardly smaller with more, and encoding is nearly all of the time
 _RECORD = "slots.json"
 _CUT_OUT = re.compile(r"slot-\d{3}\.png")
 
 
-@dataclass(frozen=True)
-class Segmentation:
-    """What a model makes of one image."""
-
-    image: Image.Image
-    """As it was read: 8-bit RGB, upright."""
-    labels: NDArray[np.uint8]
-    """(H, W): the slot of every pixel of the input."""
-    masses: NDArray[np.float64]
-    """(K,): the attention of each slot, summed over tokens; all slots together have the number of tokens."""
-    tokens: int
-    scaled_to: int
-    """Side of the square that the model saw."""
-
-    def slots(self) -> list[dict[str, Any]]:
-        """For each slot its area in pixels, its share of the image, attention mass, and box (None when it is empty)."""
-        areas = np.bincount(self.labels.reshape(-1), minlength=len(self.masses))
-        return [
-            {
-                "slot": slot, "area": int(area), "share": float(area / self.labels.size),
-                "attention_mass": float(mass), "box": _box(self.labels == slot) if area else None,
-            }
-            for slot, (area, mass) in enumerate(zip(areas, self.masses, strict=True))
-        ]  # fmt: skip
-
-
-def _box(inside: NDArray[np.bool_]) -> list[int]:
-    """Left, top, right and bottom of the pixels inside, right and bottom being the first outside."""
-    rows, columns = np.flatnonzero(inside.any(axis=1)), np.flatnonzero(inside.any(axis=0))
-    return [int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1]
-
-
 class Segmenter:
-    """A model that is asked for `num_slots` slots, with noise of `seed`; `backbone` where it takes features."""
+    """A model that is asked for `num_slots` slots, with noise of `seed`; `backbone` where it takes features.
+
+    `num_slots` None is the training number; "auto" is three times it, and slots that hold nothing are left out.
+    """
 
     def __init__(
-        self, model: SlotModel, num_slots: int | None = None, seed: int = 0, backbone: FrozenBackbone | None = None
+        self,
+        model: SlotModel,
+        num_slots: int | str | None = None,
+        seed: int = 0,
+        backbone: FrozenBackbone | None = None,
     ) -> None:
-        if num_slots is None:
+        self.auto = num_slots == AUTO
+        if isinstance(num_slots, str) and not self.auto:
+            raise UserError(f"slots is {num_slots!r}, but must be a whole number or {AUTO!r}")
+        if num_slots is None or self.auto:
             if model.experiment is None:
                 raise UserError("the model has no experiment that says its number of slots; give num_slots")
             num_slots = model.experiment.slots
+            if self.auto and model.takes(SLOTS_FACTOR * num_slots):
+                num_slots = min(SLOTS_FACTOR * num_slots, MOST_SLOTS)
+        assert isinstance(num_slots, int)
         if not 1 <= num_slots <= MOST_SLOTS:
             raise UserError(f"{num_slots} slots are not possible: a label map of 8 bits takes 1 to {MOST_SLOTS}")
         self.model, self.num_slots, self.seed = model.eval(), num_slots, seed
@@ -106,17 +91,25 @@ class Segmenter:
             "backbone": self.backbone.provenance if self.backbone else None,
         }
 
-    def __call__(self, image: Image.Image) -> Segmentation:
-        """Segment an image of any size."""
+    def __call__(self, picture: Any) -> Segmentation:
+        """Segment a picture of any size: a path, a PIL image, an array or a tensor (data/any_picture.py)."""
+        image = to_picture(picture)
         pixels = torch.from_numpy(self._prepared(image).copy())[None]
         keys: list[tuple[int, ...]] = [(self.num_slots,)]
         noise = randomness.slot_noise(self.seed, "segment", keys, self.num_slots, self.model.slot_attention.dim)
         with torch.inference_mode():
             on_device = torch.from_numpy(noise).to(self.model.device)
             made = self.model(self._inputs(pixels), noise=on_device, reconstruct=False)
-            labels = scaled_labels(as_maps(made.masks).cpu(), image.height, image.width)[0]
+            masks = as_maps(made.masks).cpu().float()
             masses = made.attention[0].cpu().double().sum(dim=1)
-        return Segmentation(image, labels.to(torch.uint8).numpy(), masses.numpy(), made.attention.shape[-1], self.size)
+            kept = needed(masks)[0] if self.auto else torch.ones(self.num_slots, dtype=torch.bool)
+            count = int(count_objects(masks)[0])
+            labels = _label(masks[:, kept], image.height, image.width)
+        numbers = tuple(kept.nonzero()[:, 0].tolist())
+        return Segmentation(
+            image, labels.numpy(), masses[kept].numpy(), made.attention.shape[-1], self.size, masks[0, kept].numpy(),
+            count, numbers,
+        )  # fmt: skip
 
     def _prepared(self, image: Image.Image) -> NDArray[np.uint8]:
         """The picture as training's were: at the model's size, or as it is where the backbone scales."""
@@ -129,6 +122,13 @@ class Segmenter:
         if self.backbone is None:
             return self.model.prepare(pixels)
         return self.model.prepare(self.backbone(pixels).half())  # stored features have half precision
+
+
+def _label(masks: Tensor, height: int, width: int) -> Tensor:
+    """The slot of every pixel, (height, width) uint8, by masks (1, K, h, w)."""
+    if height * width * masks.shape[1] <= _LARGE:
+        return scaled_labels(masks, height, width)[0].to(torch.uint8)
+    return labels_in_tiles(masks[0], height, width)
 
 
 def _checked_backbone(model: SlotModel, backbone: FrozenBackbone | None) -> FrozenBackbone | None:
@@ -150,7 +150,7 @@ def _checked_backbone(model: SlotModel, backbone: FrozenBackbone | None) -> Froz
     return backbone
 
 
-def segment(source: str | Path, segmenter: Segmenter, out: str | Path) -> Iterator[str]:
+def segment_files(source: str | Path, segmenter: Segmenter, out: str | Path) -> Iterator[str]:
     """Segment an image, or every image of a folder, into OUT/NAME; yields a line on each that is done.
 
     An image that cannot be read does not keep the others from being done; all such are named at the end.
@@ -178,7 +178,10 @@ def _segment_one(path: Path, segmenter: Segmenter, folder: Path) -> str:
     width, height, side = found.image.width, found.image.height, found.scaled_to
     scaled = "" if (width, height) == (side, side) else f", scaled to {side}x{side} for the model"
     used = len(np.unique(found.labels))
-    return f"{path.name}: {width}x{height}{scaled}; {used} of {len(found.masses)} slots hold pixels: {folder}"
+    held = f"{used} of {len(found.masses)} slots hold pixels"
+    if segmenter.auto:
+        held = f"{found.count} objects; {len(found.masses)} of {segmenter.num_slots} slots are needed"
+    return f"{printable(path.name)}: {width}x{height}{scaled}; {held}: {folder}"
 
 
 def save(found: Segmentation, folder: Path, facts: dict[str, Any]) -> None:
@@ -186,18 +189,17 @@ def save(found: Segmentation, folder: Path, facts: dict[str, Any]) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     files.make_subfolder(folder)
     slots, earlier = found.slots(), _earlier(folder)
-    colors = np.rint(palette(np.arange(1, len(slots) + 1)) * 255).astype(np.uint8)
     labels = Image.fromarray(found.labels)  # a palette makes it show colours; its values stay the slots' numbers
-    labels.putpalette(colors.tobytes())
+    labels.putpalette(slot_palette(len(slots)).tobytes())
     files.write(folder / "labels.png", _png(labels))
-    files.write(folder / "overlay.png", _png(Image.blend(found.image, labels.convert("RGB"), _OVERLAY)))
+    files.write(folder / "overlay.png", _png(found.overlay()))
     for slot in slots:
         if slot["box"] is not None:
             slot["file"] = f"slot-{slot['slot']:03}.png"
             files.write(folder / slot["file"], _png(_cut_out(found, slot)))
     record = {
         **facts, "width": found.image.width, "height": found.image.height, "scaled_to": [found.scaled_to] * 2,
-        "tokens": found.tokens, "slots": slots,
+        "tokens": found.tokens, "objects": found.count, "slots": slots,
     }  # fmt: skip
     files.write(folder / _RECORD, (json.dumps(record, indent=1, ensure_ascii=False) + "\n").encode())
     for path in earlier:
@@ -223,7 +225,8 @@ def _cut_out(found: Segmentation, slot: dict[str, Any]) -> Image.Image:
 
 def _images(source: Path) -> list[Path]:
     if source.is_dir():
-        found = sorted(path for path in source.iterdir() if path.suffix.lower() in ENDINGS and path.is_file())
+        entries = (path for path in source.iterdir() if not is_of_system(path))
+        found = sorted(path for path in entries if path.suffix.lower() in ENDINGS and path.is_file())
         if not found:
             raise UserError(f"{source} holds no image; those that end in {', '.join(ENDINGS)} are read")
         return found
@@ -234,8 +237,10 @@ def _images(source: Path) -> list[Path]:
 
 def _names(images: Sequence[Path]) -> list[str]:
     """A folder for each image: its name without the ending, and with it where two would share the folder."""
-    stems = [file_name(path.stem) for path in images]
-    names = [stem if stems.count(stem) == 1 else file_name(path.name) for stem, path in zip(stems, images, strict=True)]
+    stems = [folder_name(path.stem) for path in images]
+    names = [
+        stem if stems.count(stem) == 1 else folder_name(path.name) for stem, path in zip(stems, images, strict=True)
+    ]
     return [name if names.count(name) == 1 else f"{name}-{number}" for number, name in enumerate(names)]
 
 

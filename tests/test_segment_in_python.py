@@ -1,0 +1,194 @@
+"""`sn.segment`: every kind of picture in, labels, soft masks and a count out; many and large ones in bounded memory."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import slotnorm as sn
+import tiny
+from own_pictures import draw, write_pictures
+from slotnorm.cli.verbs import main
+from slotnorm.errors import UserError
+from slotnorm.evaluation.label_maps import labels_in_tiles, scaled_labels
+from slotnorm.metrics.object_count import MOST_BORDER, SMALLEST, needed
+from slotnorm.models import weights
+from slotnorm.models.building import build
+from slotnorm.report.safe_names import folder_name
+from slotnorm.report.segmenter import Segmenter
+
+PICTURE = np.asarray(draw(3)[0])
+
+
+@pytest.fixture(scope="module")
+def model():
+    return build(tiny.experiment())
+
+
+def kinds(folder) -> dict:
+    image, path = Image.fromarray(PICTURE), folder / "a.png"
+    image.save(path)
+    shares = PICTURE / 255
+    tensor = torch.from_numpy(PICTURE.copy()).permute(2, 0, 1)
+    return {
+        "path": path, "text": str(path), "PIL": image, "RGBA": image.convert("RGBA"), "bytes": PICTURE,
+        "floats": shares, "float32": shares.astype(np.float32), "signed": 2 * shares - 1, "tensor": tensor,
+        "float tensor": tensor / 255, "as models take it": tensor / 127.5 - 1, "channels first": tensor.numpy(),
+        "four channels": np.asarray(image.convert("RGBA")),
+    }  # fmt: skip
+
+
+def test_every_kind_of_picture_gives_the_same_labels(model, tmp_path):
+    expected = sn.segment(PICTURE, model, slots=6)
+    assert expected.labels.shape == PICTURE.shape[:2]
+    for kind, picture in kinds(tmp_path).items():
+        assert np.array_equal(sn.segment(picture, model, slots=6).labels, expected.labels), kind
+
+
+def test_a_result_has_labels_soft_masks_a_count_and_a_figure(model):
+    made = sn.segment(PICTURE, model, slots=6)
+    assert made.masks.shape == (6, 8, 8)
+    assert np.allclose(made.masks.sum(axis=0), 1, atol=1e-5)
+    assert made.count == int(sn.count_objects(torch.from_numpy(made.masks)[None])[0])
+    assert [slot["slot"] for slot in made.slots()] == list(range(6))
+    assert len(made.plot().axes) >= 8
+    assert made._repr_html_().startswith('<figure><img alt="48 x 40 pixels, ')
+    assert made.overlay(20).size == (20, 17)
+
+
+def test_grey_and_boolean_arrays_are_pictures(model):
+    for picture in (PICTURE[..., 0], PICTURE[..., :1], PICTURE[..., 0] > 100):
+        assert sn.segment(picture, model).labels.shape == (40, 48)
+
+
+def test_several_pictures_are_made_when_they_are_asked_for(model, tmp_path):
+    paths = sorted(write_pictures(tmp_path / "photos").glob("Foto*"))
+    several = sn.segment(paths, model, slots=4)
+    assert len(several) == 12
+    assert several[3].labels.shape == (40, 48)
+    assert len(several[2:5]) == 3
+    assert [made.labels.shape[1] for made in several] == [48 + number % 3 for number in range(12)]
+    batch = torch.from_numpy(np.stack([PICTURE] * 2)).permute(0, 3, 1, 2)
+    first, second = sn.segment(batch, model)
+    assert np.array_equal(first.labels, second.labels)
+    with pytest.raises(UserError, match=r"there is no file .*none.png; all pictures must be there"):
+        sn.segment([*paths, tmp_path / "none.png"], model)
+
+
+@pytest.mark.parametrize(
+    ("picture", "sentence"),
+    [
+        (PICTURE.astype(np.float32), r"goes from 20 to \d+, but must lie in \[0, 1\] or \[-1, 1\]"),
+        (PICTURE.astype(np.int32), "a picture of int32 has no known range"),
+        (np.full((4, 4), np.nan), "goes from nan to nan"),
+        (np.zeros((2, 3, 4, 5, 6)), "is not a picture: give"),
+        (np.zeros((0, 4, 3), np.uint8), "is not a picture"),
+        (7, "int is not a picture: give a path, a PIL image"),
+        (Image.new("F", (4, 4)), "has real numbers"),
+    ],
+)
+def test_what_is_not_a_picture_is_one_sentence(model, picture, sentence):
+    with pytest.raises(UserError, match=sentence):
+        sn.segment(picture, model)
+
+
+def test_a_number_of_slots_is_a_number_or_auto(model, capsys, tmp_path):
+    with pytest.raises(UserError, match="slots is 'many', but must be a whole number or 'auto'"):
+        sn.segment(PICTURE, model, slots="many")
+    Image.fromarray(PICTURE).save(tmp_path / "a.png")
+    with pytest.raises(SystemExit):
+        main(["segment", str(tmp_path / "a.png"), "--run", "x", "--slots", "few"])
+    assert "--slots is 'few', but must be a whole number" in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------------------------------------------- large pictures
+
+
+@pytest.mark.parametrize(("height", "width"), [(40, 56), (9, 7), (5, 300), (64, 64), (1, 1)])
+def test_labels_in_tiles_are_those_of_scaled_masks(height, width):
+    masks = torch.rand(30, 9, 7, generator=torch.Generator().manual_seed(0)).mul(6).softmax(dim=0)
+    expected = scaled_labels(masks[None], height, width)[0]
+    assert (labels_in_tiles(masks, height, width) == expected).float().mean() > 0.995
+
+
+def test_a_large_picture_with_many_slots_is_labelled_in_tiles(model, monkeypatch):
+    from slotnorm.report import segmenter
+
+    picture = Image.fromarray(PICTURE).resize((700, 500))
+    plain = Segmenter(model, 256)(picture)
+    monkeypatch.setattr(segmenter, "_LARGE", 1)
+    tiled = Segmenter(model, 256)(picture)
+    assert (plain.labels == tiled.labels).mean() > 0.999
+    areas = [slot["area"] for slot in tiled.slots()]
+    assert areas == np.bincount(tiled.labels.ravel(), minlength=256).tolist()
+
+
+# ---------------------------------------------------------------------------------------------------- counting
+
+
+def square_masks(*squares: tuple[int, int, int], background: bool = True) -> torch.Tensor:
+    """Masks (1, 6, 20, 20): a slot for each square (top, left, side); one has the background, or the others share it."""
+    slots = 6
+    masks = torch.zeros(slots, 20, 20)
+    for slot, (top, left, length) in enumerate(squares):
+        masks[slot, top : top + length, left : left + length] = 1
+    free = masks.sum(0) == 0
+    if background:
+        masks[len(squares), free] = 1
+    else:
+        masks[len(squares) :, free] = 1 / (slots - len(squares))
+    return masks[None]
+
+
+@pytest.mark.parametrize("background", [True, False])
+def test_objects_are_slots_that_hold_something_other_than_background(background):
+    masks = square_masks((2, 2, 6), (11, 11, 5), background=background)
+    assert sn.count_objects(masks).tolist() == [2]
+    assert sn.count_objects(masks.flatten(2)).tolist() == [2]
+    assert int(needed(masks).sum()) == 3, "the two, and one for the background"
+
+
+def test_crumbs_and_borders_are_no_objects():
+    crumb = int((SMALLEST * 400) ** 0.5)
+    assert sn.count_objects(square_masks((2, 2, 6), (12, 12, crumb - 1))).tolist() == [1]
+    corner = square_masks((0, 0, 8), background=True)
+    assert MOST_BORDER > 15 / 76
+    assert sn.count_objects(corner).tolist() == [1], "an object may touch the border"
+
+
+def test_slots_are_interchangeable_in_counting():
+    masks = square_masks((2, 2, 6), (11, 11, 5), background=False)
+    assert sn.count_objects(masks[:, torch.randperm(6)]).tolist() == [2]
+
+
+def test_what_has_no_masks_cannot_be_counted():
+    with pytest.raises(UserError, match=r"objects are counted of masks .*, not of \(2, 3\)"):
+        sn.count_objects(torch.zeros(2, 3))
+    with pytest.raises(UserError, match="masks over 7 tokens are not a square map"):
+        sn.count_objects(torch.zeros(1, 2, 7))
+
+
+def test_auto_starts_from_three_times_the_slots_and_leaves_out_what_holds_nothing(model, tmp_path, capsys):
+    exported = tmp_path / "model.safetensors"
+    weights.export(weights.Weights(model.state_dict(), model.experiment, 12, {}), exported, "card")
+    Image.fromarray(PICTURE).save(tmp_path / "中国.png")
+    main(
+        ["segment", str(tmp_path / "中国.png"), "--run", str(exported), "--slots", "auto", "--out", str(tmp_path / "o")]
+    )
+    said = capsys.readouterr().out
+    record = json.loads((tmp_path / "o" / "中国" / "slots.json").read_text())
+    assert record["num_slots"] == 12
+    assert f"{record['objects']} objects; {len(record['slots'])} of 12 slots are needed" in said
+    made = sn.segment(PICTURE, model, slots="auto")
+    assert len(made.masks) == len(made.numbers) == len(record["slots"]) >= 1
+    assert int(made.labels.max()) < len(made.masks)
+
+
+def test_names_keep_the_letters_of_every_script_and_nothing_that_harms():
+    assert folder_name("中国") == "中国"
+    assert folder_name("हिन्दी x") == "हिन्दी-x"
+    assert folder_name("u\u0308ber") == "über"
+    assert folder_name("a\"b'c\nd/e\\f") == "a-b-c-d-e-f"
+    assert folder_name("../..") == "unnamed"
