@@ -152,13 +152,15 @@ def test_output_piped_to_head_ends_quietly():
     assert done.stdout.startswith("name")
 
 
-DISTRIBUTION = {"PIL": "pillow", "google_crc32c": "google-crc32c"}
+DISTRIBUTION = {"PIL": "pillow", "google_crc32c": "google-crc32c", "fontTools": "fonttools"}
 
 
 def test_everything_imported_is_declared():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    optional = [line for name in ("vit", "fast", "tensorboard", "wandb", "pandas") for line in extras[name]]
+    optional = [
+        line for name in ("vit", "fast", "tensorboard", "wandb", "pandas", "slurm", "ray") for line in extras[name]
+    ]
     declared = {re.split(r"[<>=\[ ]", line)[0] for line in [*project["dependencies"], *optional]}
     used = {name.split(".")[0] for path in modules() for name in imports_of(path)}
     third = {name for name in used if name not in sys.stdlib_module_names and name != "slotnorm"}
