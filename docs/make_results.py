@@ -176,7 +176,7 @@ def _rules() -> str:
 
 def _full_scale() -> str:
     """What the paper's own experiments would take: runs, estimated hours on one GPU, and the command."""
-    lines = [["experiment", "in the paper", "runs", "GPU hours a run", "all runs, days", "command"]]
+    lines = [["experiment", "in the paper", "runs", "GPU hours per run", "all runs, days", "command"]]
     for study in experiments.studies().values():
         if study.basis == experiments.ESTIMATE:
             runs = len(study.seeds) * len(study.norms)

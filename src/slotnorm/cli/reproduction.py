@@ -91,7 +91,7 @@ class Reproduction:
 def studies_of(name: str) -> list[experiments.Study]:
     """The studies whose runs a figure or table shows: its own, those beside it, or those that are transferred."""
     if name in experiments.transfers():
-        return [experiments.study(one) for one in experiments.transfers()[name].studies]
+        return [experiments.study(study) for study in experiments.transfers()[name].studies]
     own = experiments.study(name)
     return [own] if own.beside is None else [experiments.study(own.beside), own]
 

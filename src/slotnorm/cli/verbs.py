@@ -341,9 +341,9 @@ def demo(
     allocator.keep_freed_memory()
     torch.set_num_threads(1)  # on pictures this small a second thread waits more than it works
     prepare(out)
-    found = run_demo(scenes, device=device)
-    show_demo(found)
-    page = write_demo_page(found, out)
+    comparison = run_demo(scenes, device=device)
+    show_demo(comparison)
+    page = write_demo_page(comparison, out)
     print(f"page: {page}")
     if open_ and not open_page(page):
         print(f"no browser was found; open {page.resolve()} yourself", file=sys.stderr)

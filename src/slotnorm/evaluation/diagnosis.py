@@ -14,7 +14,7 @@ at the training K and at three times it alone, where the scenes have masks, sinc
 - `visible`: how many objects can be seen, as in evaluation;
 - `background_share`, `foreground_taken`, `f_ari/1`, `f_ari/2`, ...: who holds the background, see background.py;
 
-and one a set and K:
+and one per set and K:
 
 - `sums_mean`, `sums_variance`: of the unnormalised codes ũ in the first iteration, over images, slots and channels;
 - `variance_drift`: that variance divided by the one the model normalizes with (batch_norm's running one; for others the

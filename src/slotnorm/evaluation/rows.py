@@ -244,11 +244,11 @@ class _Texts:
 
     def __init__(self, codes: NDArray[Any], names: list[str]) -> None:
         if codes.ndim != 1 or codes.dtype.kind not in "iu":
-            raise ValueError("text codes are no column of integers")
+            raise ValueError("text codes are not a column of integers")
         if len(codes) and not 0 <= int(codes.min()) <= int(codes.max()) < len(names):
             raise ValueError("a text code has no text")
         if not all(isinstance(name, str) for name in names):
-            raise ValueError("a text is no text")
+            raise ValueError("a text is not a string")
         self.names = names
         self.codes = frozen(codes.astype(np.int16 if len(names) < 1 << 15 else np.int32, copy=False))
 

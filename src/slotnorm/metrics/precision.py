@@ -46,9 +46,9 @@ def average_precision(predictions: Tensor, targets: Tensor, distance: float = 0.
     first.scatter_reduce_(0, object_ids, claims, "amin")
     true_positive = claims == first[object_ids]
     true_positive &= claims < images * slots
-    found = true_positive.cumsum(0).double()
+    hits_so_far = true_positive.cumsum(0).double()
     # both in single precision, as in the evaluation that published numbers come from: equal to it to the last digit
-    precision, recall = (found / (ranks + 1)).float().double(), (found / real.sum()).float().double()
+    precision, recall = (hits_so_far / (ranks + 1)).float().double(), (hits_so_far / real.sum()).float().double()
     best_from_here = precision.flip(0).cummax(0).values.flip(0)
     return (best_from_here * recall.diff(prepend=recall.new_zeros(1))).sum()
 

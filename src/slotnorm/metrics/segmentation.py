@@ -29,8 +29,8 @@ def foreground_ari(true: Tensor, predicted: Tensor) -> Tensor:
 def mean_best_overlap(true: Tensor, predicted: Tensor) -> Tensor:
     """Mean over an image's objects of the best intersection over union (mBO): (B, ...) integer twice -> (B,) float64.
 
-    Background (true label 0) is no object, but its pixels count in the size of the segments that cover it. NaN for an
-    image without objects.
+    Background (true label 0) is not an object, but its pixels count in the size of the segments that cover it. NaN for
+    an image without objects.
     """
     return _score(true, predicted, best_overlap)
 
@@ -39,7 +39,7 @@ def mean_iou(true: Tensor, predicted: Tensor) -> Tensor:
     """Mean over an image's objects of the IoU with the segment matched to it: (B, ...) integer twice -> (B,) float64.
 
     The matching is one to one and maximises the sum (Hungarian); an object left without a segment scores 0. Background
-    (true label 0) is no object and is not matched. NaN for an image without objects.
+    (true label 0) is not an object and is not matched. NaN for an image without objects.
     """
     return _score(true, predicted, matched_overlap)
 

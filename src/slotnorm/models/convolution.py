@@ -141,8 +141,8 @@ class _Convolve(torch.autograd.Function):
         if torch.is_grad_enabled():  # the gradient will be differentiated again: the plain operation can be
             made = conv2d(images, weight, bias, padding=padding)
             wanted = [tensor for tensor, is_needed in zip((images, weight, bias), needed, strict=True) if is_needed]
-            found = iter(torch.autograd.grad(made, wanted, gradient, create_graph=True))
-            return tuple(next(found) if is_needed else None for is_needed in needed)
+            computed = iter(torch.autograd.grad(made, wanted, gradient, create_graph=True))
+            return tuple(next(computed) if is_needed else None for is_needed in needed)
         for_images = for_weight = for_bias = None
         if needed[1] or needed[2]:
             _, for_weight, for_bias = torch.ops.aten.convolution_backward(

@@ -101,8 +101,8 @@ def _mix_online(decoding: SlotDecoding, slots: Tensor, at_once: int, reconstruct
     masks = mixed = highest = total = torch.empty(0)
     for number, (images, some) in enumerate(tiles(slots, at_once)):
         block = slots[images, some]
-        found, values = decoding.decode(block.flatten(0, 1), decoding.weights, reconstruct)
-        logits = wide(found.unflatten(0, block.shape[:2]))
+        decoded, values = decoding.decode(block.flatten(0, 1), decoding.weights, reconstruct)
+        logits = wide(decoded.unflatten(0, block.shape[:2]))
         if number == 0:
             masks = logits.new_empty(*slots.shape[:2], *logits.shape[2:])
             highest = logits.new_full((slots.shape[0], *logits.shape[2:]), -torch.inf)
@@ -160,9 +160,9 @@ class _MixRecomputed(torch.autograd.Function):
                     logits, values = ctx.decoding.decode(rows, leaves, True)
                 made = upstream.gradients(tile, values.detach().unflatten(0, shape))
                 given = [gradient.flatten(0, 1).to(logits.dtype) for gradient in made]
-                for_rows, *found = torch.autograd.grad((logits, values), (rows, *wanted), given)
+                for_rows, *for_weights = torch.autograd.grad((logits, values), (rows, *wanted), given)
                 for_slots[tile] = for_rows.unflatten(0, shape)
-                for whole, part in zip(sums, found, strict=True):
+                for whole, part in zip(sums, for_weights, strict=True):
                     whole += part
         summed = iter(sums)
         return for_slots, None, None, *(next(summed) if weight.requires_grad else None for weight in weights)
@@ -207,8 +207,8 @@ def differentiate_kept(
     made, gradients = zip(*((output, gradient) for output, gradient in pairs if gradient is not None), strict=True)
     needed = (ctx.needs_input_grad[0], *ctx.needs_input_grad[3:])
     wanted = [tensor for tensor, is_needed in zip((slots, *weights), needed, strict=True) if is_needed]
-    found = iter(torch.autograd.grad(made, wanted, gradients, create_graph=True, allow_unused=True))
-    for_slots, *for_weights = (next(found) if is_needed else None for is_needed in needed)
+    computed = iter(torch.autograd.grad(made, wanted, gradients, create_graph=True, allow_unused=True))
+    for_slots, *for_weights = (next(computed) if is_needed else None for is_needed in needed)
     return for_slots, None, None, *for_weights
 
 

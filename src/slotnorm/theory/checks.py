@@ -129,8 +129,8 @@ def _trace(layer: SlotAttention, tokens: Tensor) -> Iterable[tuple[Tensor, Tenso
             yield step.slots, step.attention, step.updates
 
 
-def _distance(one: Tensor, other: Tensor) -> float:
-    return float((one - other).abs().max())
+def _distance(measured: Tensor, expected: Tensor) -> float:
+    return float((measured - expected).abs().max())
 
 
 def _worst(values: Iterable[float]) -> float:
@@ -146,8 +146,8 @@ def _e_step(layer: SlotAttention, tokens: Tensor) -> float:
 def _equal(name: str) -> Measure:
     def measure(layer: SlotAttention, tokens: Tensor) -> float:
         example = counterexample(with_normalization(layer, name), tokens)
-        one, two = example.mass
-        return _worst([example.difference, _distance(one, torch.ones_like(one)), _distance(2 * two, one)])
+        alone, shared = example.mass
+        return _worst([example.difference, _distance(alone, torch.ones_like(alone)), _distance(2 * shared, alone)])
 
     return measure
 

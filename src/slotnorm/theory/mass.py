@@ -42,8 +42,8 @@ class Counterexample(NamedTuple):
     @property
     def difference(self) -> float:
         """How far the two codes are apart, relative to their size; nothing can tell the masses when it is 0."""
-        one, two = self.codes
-        return float(((one - two).norm(dim=-1) / torch.maximum(one.norm(dim=-1), two.norm(dim=-1))).max())
+        alone, shared = self.codes
+        return float(((alone - shared).norm(dim=-1) / torch.maximum(alone.norm(dim=-1), shared.norm(dim=-1))).max())
 
 
 def affine_hull(norm: nn.LayerNorm, linear: nn.Linear) -> AffineHull:
