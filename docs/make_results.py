@@ -71,7 +71,7 @@ def made(report: Report) -> dict[str, str]:
         main = [norm for norm in MAIN if norm in contents.section.norms]
         parts[f"{name} in short"] = _summary(contents, main, factors=(1, 3))
         parts[f"{name} runs"] = _runs(contents)
-        for table in contents.both.all_tables():
+        for table in contents.results.all_tables():
             parts[f"{name} {Path(contents.table_file(table)).stem}"] = to_markdown(table).rstrip()
     for pair in report.zero_shot:
         for transferred in pair:
@@ -90,7 +90,7 @@ def fill(page: str, parts: dict[str, str]) -> str:
 
 
 def _summary(contents: SectionContents, norms: Sequence[str] | None = None, factors: Sequence[int] = (1, 2, 3)) -> str:
-    """Medians over all runs at multiples of the training K, on the set with few objects, and how far F-ARI moved."""
+    """Medians over runs, of means over scenes, at multiples of the training K; few objects; and how far F-ARI moved."""
     section = contents.section
     dataset, source = section.sets[0], section.source("f_ari")
     numbers = sorted({factor * section.train_slots for factor in factors} & set(section.slots()))

@@ -15,7 +15,7 @@ from slotnorm.experiments import MAIN
 from slotnorm.report.contents import Report, compose
 from slotnorm.report.diagnostics import Diagnostics, diagnostics
 from slotnorm.report.pictures import illustrate
-from slotnorm.report.reading import Material
+from slotnorm.report.reading import RunCollection
 from slotnorm.report.scores import summarize
 from slotnorm.report.sections import Section, divide
 
@@ -55,7 +55,7 @@ HELD_METRICS = ("background_share", "foreground_taken", "f_ari/1", "f_ari/2", "f
 def made_up_diagnosis(section: Section) -> Diagnostics:
     """Who holds the background, as a diagnosis of each run would say: HELD with seed 1, a bit less with others."""
     parts = []
-    for run in section.everyone:
+    for run in section.all_runs:
         made = []
         for slots, values in zip((section.train_slots, 3 * section.train_slots), HELD[run.norm], strict=True):
             for metric, value in zip(HELD_METRICS, values, strict=True):
@@ -84,7 +84,7 @@ def made_up_report(
             "binding": binding,
         }  # fmt: skip
         runs.append(dataclasses.replace(run, failed=judged, facts=facts))
-    material = Material(tuple(divide(runs)), (), ("A note.",))
+    material = RunCollection(tuple(divide(runs)), (), ("A note.",))
     examples = [made_up_examples(norm, **options) for norm in norms]
     return compose(
         material,

@@ -160,7 +160,7 @@ def section(report: Report) -> Section:
 
 
 def test_paths_are_the_curves_of_both_scores_from_the_training_k_on(report: Report, section: Section) -> None:
-    held = report.sections[0].both.background
+    held = report.sections[0].results.background
     assert held is not None
     assert held.words == (ON_PATHS, ON_SLOTS)
     few, many = held.figure.rows[0]
@@ -178,7 +178,7 @@ def test_paths_are_the_curves_of_both_scores_from_the_training_k_on(report: Repo
 
 
 def test_slots_and_divisors_are_what_the_diagnosis_says(report: Report) -> None:
-    held = report.sections[0].both.background
+    held = report.sections[0].results.background
     assert held is not None
     share, taken = held.figure.rows[1]
     for place, panel in enumerate((share, taken)):
@@ -195,7 +195,7 @@ def test_slots_and_divisors_are_what_the_diagnosis_says(report: Report) -> None:
 
 
 def test_failed_runs_are_left_out_of_all_of_it(report: Report) -> None:
-    kept = report.sections[0].both.background_without_failed
+    kept = report.sections[0].results.background_without_failed
     assert kept is not None
     names = {name for row in kept.figure.rows for panel in row for name in panel.curves["weighted_sum"].runs}
     assert names == {"toy-weighted_sum-1", "toy-weighted_sum-3"}
@@ -207,7 +207,7 @@ def test_failed_runs_are_left_out_of_all_of_it(report: Report) -> None:
 
 
 def test_the_table_has_the_scores_and_what_was_measured(report: Report) -> None:
-    both = report.sections[0].both
+    both = report.sections[0].results
     assert both.background is not None
     table = both.background.table
     assert table is not None
@@ -272,7 +272,7 @@ def test_k_that_were_not_evaluated_are_not_marked() -> None:
 
 
 def test_the_figure_is_drawn_and_gives_the_same_bytes(report: Report) -> None:
-    held = report.sections[0].both.background
+    held = report.sections[0].results.background
     assert held is not None
     files = draw(held.figure)
     assert files == draw(held.figure)
@@ -284,7 +284,7 @@ def test_the_figure_is_drawn_and_gives_the_same_bytes(report: Report) -> None:
 
 
 def test_curves_as_csv_have_shares_and_divisors(report: Report) -> None:
-    held = report.sections[0].both.background
+    held = report.sections[0].results.background
     assert held is not None
     lines = list(csv.DictReader(io.StringIO(curves.to_csv([("toy", "all", held.figure)]))))
     (line,) = [

@@ -150,7 +150,7 @@ def test_the_table_is_made_from_nothing_with_the_papers_numbers_beside(tmp_path:
     report = compose(read(paths), with_theory=False)
     assert {one.section.study for one in report.sections} == set(STUDIES)
     assert all(one.section.sets == ("toy-features2", "toy-features4") for one in report.sections)
-    metrics = {panel.metric for figure in report.sections[0].both.figures for row in figure.rows for panel in row}
+    metrics = {panel.metric for figure in report.sections[0].results.figures for row in figure.rows for panel in row}
     assert {"f_ari", "ari", "l2"} <= metrics
 
     ((table, _),) = report.zero_shot

@@ -25,7 +25,7 @@ from slotnorm.report.page.page import LARGEST, render
 from slotnorm.report.page.pixels import Sprites
 from slotnorm.report.page.slider import LARGEST_MASK, encode, slider_of
 from slotnorm.report.pictures import illustrate
-from slotnorm.report.reading import Material
+from slotnorm.report.reading import RunCollection
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +140,7 @@ def test_a_normalization_with_an_odd_name_is_drawn():
     made = made_up_report(norms=["weighted_mean"], scenes=1, failed=())
     section = made.sections[0].section
     runs = tuple(dataclasses.replace(run, norm=odd) for run in section.runs)
-    again = compose(Material((dataclasses.replace(section, runs=runs),), (), ()), with_theory=False)
+    again = compose(RunCollection((dataclasses.replace(section, runs=runs),), (), ()), with_theory=False)
     parsed = Parsed(render(again))
     assert any(odd in text for text in parsed.inside["dt"]), "in the legend"
     assert odd in parsed.inside["th"]
@@ -192,7 +192,7 @@ def test_the_slider_has_every_normalization_slot_and_scene(report, page):
 
 def test_scores_beside_the_pictures_are_those_of_the_rows(report, page):
     (content,) = page.data["studies"]
-    section, table = report.sections[0].section, report.sections[0].both.table
+    section, table = report.sections[0].section, report.sections[0].results.table
     part = next(part for part in table.parts if part.title.startswith("toy4, 15 slots"))
     means = dict(zip(content["norms"], content["means"], strict=True))
     assert means["batch_norm"]["f_ari"][3] == pytest.approx(part.lines[3].cells[0].spread.median, abs=1e-6)
@@ -261,7 +261,7 @@ def test_sharp_masks_are_shown_exactly(report):
 
 
 def test_curves_hold_the_medians_of_the_figures_once(report, page):
-    panels = [panel for figure in report.sections[0].both.figures for row in figure.rows for panel in row]
+    panels = [panel for figure in report.sections[0].results.figures for row in figure.rows for panel in row]
     told = list(page.data["panels"].values())
     for panel in panels:
         drawn = [
@@ -275,7 +275,9 @@ def test_curves_hold_the_medians_of_the_figures_once(report, page):
             assert curve["low"] == pytest.approx(own.low.tolist(), abs=1e-7)
             assert curve["high"] == pytest.approx(own.high.tolist(), abs=1e-7)
             assert len(curve["runs"]) == len(own.runs)
-    kept = [panel for figure in report.sections[0].both.figures_without_failed for row in figure.rows for panel in row]
+    kept = [
+        panel for figure in report.sections[0].results.figures_without_failed for row in figure.rows for panel in row
+    ]
     assert told[0]["kept"]["curves"][2]["median"] == _rounded(kept[0], "weighted_sum")
     assert all("kept" in panel for panel in told if panel["trained"] is not None)
     assert {attributes["data-panel"] for attributes in page.all("div") if "data-panel" in attributes} == set(
@@ -288,7 +290,7 @@ def _rounded(panel, norm: str) -> list[float]:
 
 
 def test_the_figure_on_the_background_is_there_with_its_words_and_readings(report, page):
-    held = report.sections[0].both.background
+    held = report.sections[0].results.background
     assert background_figure.TITLE in page.inside["h2"]
     for paragraph in held.words:
         assert paragraph in page.inside["p"]
@@ -309,7 +311,7 @@ def test_the_figure_on_the_background_is_there_with_its_words_and_readings(repor
 
 
 def test_diagnostics_are_drawn_where_they_were_measured(report):
-    curves = report.sections[0].both.figures[0].rows[0][0].curves
+    curves = report.sections[0].results.figures[0].rows[0][0].curves
     measured = {"occupied": curves, "update_norm_ratio": {}}
     found = Diagnostics("toy", "toy4", 5, measured, {}, {}, {}, dict.fromkeys(MAIN, "3 runs"))
     sections = (dataclasses.replace(report.sections[0], diagnostics=found, illustration=None),)
@@ -372,7 +374,7 @@ def test_where_no_run_failed_there_is_nothing_to_choose():
 
 
 def test_best_numbers_are_marked_as_in_the_tables(report, page):
-    both = report.sections[0].both
+    both = report.sections[0].results
     marked = 0
     for table in (both.table, both.table_without_failed, both.background.table, both.background_without_failed.table):
         marked += sum(cell.best_in_section for part in table.parts for line in part.lines for cell in line.cells)

@@ -13,7 +13,7 @@ from slotnorm.report.contents import compose
 from slotnorm.report.page.lacking import lacking
 from slotnorm.report.page.page import LARGEST, render
 from slotnorm.report.pictures import illustrate
-from slotnorm.report.reading import LeftOut, Material
+from slotnorm.report.reading import LeftOut, RunCollection
 from slotnorm.report.scores import summarize
 from slotnorm.report.sections import divide
 
@@ -21,7 +21,7 @@ from slotnorm.report.sections import divide
 def report_of(rows, examples=()):
     """A report of rows, with pictures where there are examples."""
     pictured = illustrate(examples, 5) if examples else None
-    material = Material(tuple(divide(summarize(rows))), (), ())
+    material = RunCollection(tuple(divide(summarize(rows))), (), ())
     return compose(material, lambda section: (pictured, ()), with_theory=False)
 
 
@@ -47,6 +47,12 @@ def test_one_run():
 def test_one_run_of_each():
     parsed = whole(report_of(made_up("toy", seeds=(1,), slots=range(2, 17))))
     assert "toy has one run of each normalization: what another seed would give is not known." in parsed.text
+
+
+def test_one_slot_is_not_called_slots():
+    parsed = whole(report_of(made_up("toy", ("weighted_mean", "batch_norm"), slots=[1])))
+    assert "toy was tested with 1 slot alone: its curves are points." in parsed.text
+    assert "toy was tested with at most 1 slot, no more than in training." in parsed.text
 
 
 @pytest.mark.parametrize("slots", [[5], [9]])
@@ -163,14 +169,14 @@ def test_a_set_that_nobody_registered():
 
 def test_runs_without_any_set():
     section = dataclasses.replace(divide(summarize(made_up("toy", seeds=(1,))))[0], sets=())
-    parsed = whole(compose(Material((section,), (), ()), with_theory=False))
+    parsed = whole(compose(RunCollection((section,), (), ()), with_theory=False))
     assert "4 runs of toy, none of them tested yet." in parsed.text
     assert "No run of toy was tested on a set of its own." in parsed.text
     assert "No run was scored, so there is no table." in parsed.text
 
 
 def test_no_run_at_all():
-    parsed = whole(compose(Material((), (), ()), with_theory=False))
+    parsed = whole(compose(RunCollection((), (), ()), with_theory=False))
     assert "There is nothing to report: no run was given." in parsed.text
 
 

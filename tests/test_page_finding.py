@@ -146,3 +146,12 @@ def test_words_are_listed_and_counted_as_people_do():
     assert [listed(list("abc"[:n])) for n in (0, 1, 2, 3)] == ["", "a", "a and b", "a, b and c"]
     assert [counted(n, "study") for n in (0, 1, 2)] == ["0 studies", "1 study", "2 studies"]
     assert counted(1234, "run") == "1,234 runs"
+
+
+def test_pictures_of_other_scenes_than_the_sentence_are_named(report):
+    (contents,) = report.sections
+    sentence = "The pictures are of scenes with 5 to 7 objects, more than in training."
+    for dataset, said in (("toy7", True), ("toy4", False)):
+        illustration = dataclasses.replace(contents.illustration, dataset=dataset)
+        pictured = dataclasses.replace(contents, illustration=illustration)
+        assert (sentence in find(dataclasses.replace(report, sections=(pictured,))).hedges) is said

@@ -279,9 +279,9 @@ def test_failed_runs_are_counted_and_everything_is_given_with_and_without_them(t
         write(report, tmp_path / "out", packed)
     contents = report.sections[0]
     assert contents.failures == {"batch_norm": "2 of 3 runs"}
-    assert contents.both.figures_without_failed is not None
-    assert len(contents.both.figures_without_failed) == len(contents.both.figures) == 1
-    assert contents.both.table_without_failed is not None
+    assert contents.results.figures_without_failed is not None
+    assert len(contents.results.figures_without_failed) == len(contents.results.figures) == 1
+    assert contents.results.table_without_failed is not None
     written = files_of(tmp_path / "out")
     assert "figures/clevr-6-7-without-failed-runs-reconstruction.svg" in written
     assert "tables/clevr-6-7-without-failed-runs.md" in written
@@ -322,7 +322,7 @@ def test_runs_evaluated_on_a_transfer_alone_give_its_table(tmp_path: Path) -> No
     report = compose(
         read([tmp_path / "runs"]), Inspector(False).illustrate, Inspector(False).diagnose, with_theory=False
     )
-    assert report.sections[0].both.figures == ()
+    assert report.sections[0].results.figures == ()
     assert [table.name for table, _ in report.zero_shot] == ["movi-d zero-shot"]
     write(report, tmp_path / "out")
     assert "(0.809 ± 0.005)" in (tmp_path / "out" / "tables" / "movi-d-zero-shot.md").read_text()

@@ -23,6 +23,7 @@ def test_a_figure_is_made_from_nothing(tmp_path):
     done = subprocess.run([*command, "--out", str(out)], capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr
     assert f"report: {out}/report/report.md" in done.stdout
+    assert f"page: {out}/report/index.html" in done.stdout
     runs = sorted(path.name for path in (out / "runs").iterdir())
     assert runs == sorted(f"toy-{norm}-1" for norm in study("toy").norms)
     for name in ("report.md", "claims.md", "index.html", "rows.csv.gz", "curves.csv", "provenance.json"):

@@ -10,6 +10,7 @@ import pytest
 from slotnorm.evaluation.rows import Rows
 from slotnorm.experiments import MAIN, transfers
 from slotnorm.report import latex
+from slotnorm.report.appearance import fixed
 from slotnorm.report.paper_numbers import printed
 from slotnorm.report.scores import spread, summarize
 from slotnorm.report.sections import Section, divide
@@ -259,3 +260,17 @@ def test_an_unknown_normalization_is_shown_last_under_its_own_name() -> None:
         ("Batch Norm", False),
         ("my_norm", True),
     ]
+
+
+def test_a_number_that_rounds_to_zero_has_no_minus() -> None:
+    assert [fixed(value) for value in (-0.0004, 0.0, -0.0, -0.0006, 0.12345)] == [
+        "0.000", "0.000", "0.000", "-0.001", "0.123",
+    ]  # fmt: skip
+    table = study_table(
+        sections(
+            rows_of("movi-6-7", "batch_norm", 1, {"ari": [-0.0001]}, dataset="mine", slots=7),
+            rows_of("movi-6-7", "my_norm", 1, {"ari": [-0.2]}, dataset="mine", slots=7),
+        )[0]
+    )
+    assert table is not None
+    assert "-0.000" not in to_markdown(table) + latex.table("x", table)

@@ -45,15 +45,15 @@ class Background:
     """None where no run has a diagnosis."""
 
 
-def background(section: Section, found: Diagnostics | None, leave_out_failed: bool = False) -> Background | None:
-    """F-ARI against ARI on each set, and what `found` says of the background; None where neither is known."""
+def background(section: Section, diagnosed: Diagnostics | None, leave_out_failed: bool = False) -> Background | None:
+    """F-ARI against ARI on each set, and what `diagnosed` says of the background; None where neither is known."""
     shown = section.without_failed() if leave_out_failed else section
-    if not shown.everyone:
+    if not shown.all_runs:
         return None  # every run failed
     counts = {norm: runs_of(section, norm, leave_out_failed) for norm in section.norms}
     paths = tuple(panel for dataset in section.sets if (panel := _path_panel(shown, dataset)).curves)
-    measured = _kept(found, shown) if found is not None else {}
-    rows = [paths, *_slot_panels(shown, found.dataset, measured)] if found is not None and measured else [paths]
+    measured = _kept(diagnosed, shown) if diagnosed is not None else {}
+    rows = [paths, *_slot_panels(shown, diagnosed.dataset, measured)] if diagnosed is not None and measured else [paths]
     rows = [row for row in rows if row]
     if not rows:
         return None
@@ -62,8 +62,8 @@ def background(section: Section, found: Diagnostics | None, leave_out_failed: bo
     figure = Figure(f"{name} background", f"{section.title} {section.factors}: {TITLE}", caption, tuple(rows), counts)
     words = (*((ON_PATHS,) if paths else ()), *((ON_SLOTS,) if measured else ()))
     table = None
-    if found is not None and measured:
-        table = _table(f"{name} background", section, shown, found.dataset, measured, counts)
+    if diagnosed is not None and measured:
+        table = _table(f"{name} background", section, shown, diagnosed.dataset, measured, counts)
     return Background(figure, words, table)
 
 
@@ -75,9 +75,9 @@ def _path_panel(section: Section, dataset: str) -> PathPanel:
         both = {metric: curve(section.of(norm), metric, dataset, source=source) for metric in curves}
         first = both["f_ari"]
         kept = [int(k) for k in first.x if section.train_slots <= k <= most and k in both["ari"].x]
-        for metric, one in both.items():
-            at = np.isin(one.x, kept)
-            part = gathered(kept, {name: values[at] for name, values in one.runs.items()})
+        for metric, scored in both.items():
+            at = np.isin(scored.x, kept)
+            part = gathered(kept, {name: values[at] for name, values in scored.runs.items()})
             if part.count.any():
                 curves[metric][norm] = part
     known = [norm for norm in curves["f_ari"] if norm in curves["ari"]]
@@ -89,14 +89,14 @@ def _path_panel(section: Section, dataset: str) -> PathPanel:
     )  # fmt: skip
 
 
-def _kept(found: Diagnostics, section: Section) -> dict[str, dict[str, Curve]]:
+def _kept(diagnosed: Diagnostics, section: Section) -> dict[str, dict[str, Curve]]:
     """What the diagnosis says of the background, by metric and normalization, of the section's runs alone."""
-    names = {run.name for run in section.everyone}
+    names = {run.name for run in section.all_runs}
     kept: dict[str, dict[str, Curve]] = {}
     for metric in (SHARE, TAKEN, *_DIVIDED):
-        for norm, one in found.curves.get(metric, {}).items():
-            runs = {name: values for name, values in one.runs.items() if name in names}
-            part = gathered(one.x.tolist(), runs)
+        for norm, own in diagnosed.curves.get(metric, {}).items():
+            runs = {name: values for name, values in own.runs.items() if name in names}
+            part = gathered(own.x.tolist(), runs)
             if part.count.any():
                 kept.setdefault(metric, {})[norm] = part
     return kept
@@ -129,9 +129,9 @@ def _against_divisors(measured: Mapping[str, Mapping[str, Curve]], slots: int) -
     curves = {}
     for norm, first in measured.get(_DIVIDED[0], {}).items():
         values = {name: [_at(measured[metric][norm], name, slots) for metric in _DIVIDED] for name in first.runs}
-        one = gathered(DIVISORS, values)
-        if one.count.any():
-            curves[norm] = one
+        divided = gathered(DIVISORS, values)
+        if divided.count.any():
+            curves[norm] = divided
     return curves
 
 
@@ -149,7 +149,7 @@ def _table(
         for norm, look in looks(section.norms).items():
             spreads = [at_slots(shown, norm, metric, dataset, slots) for metric in ("f_ari", "ari")]
             spreads += [_spread(measured.get(metric, {}).get(norm), slots) for metric in metrics[2:]]
-            lines.append(Line(norm, look.label, counts[norm], tuple(Cell(one) for one in spreads)))
+            lines.append(Line(norm, look.label, counts[norm], tuple(Cell(number) for number in spreads)))
         trained = " (training K)" if slots == section.train_slots else ""
         parts.append(Part(f"{dataset}, {slots} slots{trained}", tuple(lines)))
     caption = (
@@ -161,14 +161,14 @@ def _table(
 
 
 def _slots_of(measured: Mapping[str, Mapping[str, Curve]]) -> list[int]:
-    return sorted({int(k) for one in measured[SHARE].values() for k in one.x})
+    return sorted({int(k) for shares in measured[SHARE].values() for k in shares.x})
 
 
-def _spread(one: Curve | None, slots: int) -> Spread:
-    return spread([] if one is None else [_at(one, name, slots) for name in one.runs])
+def _spread(measured: Curve | None, slots: int) -> Spread:
+    return spread([] if measured is None else [_at(measured, name, slots) for name in measured.runs])
 
 
-def _at(one: Curve, name: str, slots: int) -> float:
+def _at(measured: Curve, name: str, slots: int) -> float:
     """A run's value at K, NaN where it has none."""
-    values: Sequence[float] = one.runs[name][one.x == slots].tolist() if name in one.runs else []
+    values: Sequence[float] = measured.runs[name][measured.x == slots].tolist() if name in measured.runs else []
     return values[0] if values else float("nan")

@@ -39,8 +39,8 @@ def scene_palettes(examples: Examples, count: int) -> NDArray[np.float64]:
 def oklab(colors: NDArray[Any]) -> NDArray[np.float64]:
     """sRGB (..., 3) in [0, 1] as OKLab, where distances are as eyes see them."""
     linear = np.where(colors <= 0.04045, colors / 12.92, ((np.asarray(colors) + 0.055) / 1.055) ** 2.4)
-    found: NDArray[np.float64] = np.cbrt(linear @ _TO_CONES.T) @ _FROM_CONES.T
-    return found
+    colors_seen: NDArray[np.float64] = np.cbrt(linear @ _TO_CONES.T) @ _FROM_CONES.T
+    return colors_seen
 
 
 # Ottosson's matrices, https://bottosson.github.io/posts/oklab
@@ -94,8 +94,8 @@ def _chosen(seen: NDArray[np.float64], count: int) -> NDArray[np.float64]:
 
 def _distances(places: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.float64]:
     """(m, 3) and (k, 3) -> (m, k)."""
-    found: NDArray[np.float64] = np.linalg.norm(places[:, None] - others[None], axis=-1)
-    return found
+    distances: NDArray[np.float64] = np.linalg.norm(places[:, None] - others[None], axis=-1)
+    return distances
 
 
 @cache
@@ -121,14 +121,14 @@ def match_colors(
         before: dict[int, NDArray[np.float64]] = {}
         for k in examples.slots:
             shares = examples.masks[k][scene] / 255.0
-            found = _match(shares, wanted, before)
-            taken = {*found.tolist(), *wanted, *before}
+            matched = _match(shares, wanted, before)
+            taken = {*matched.tolist(), *wanted, *before}
             fresh = (number for number in itertools.count() if number not in taken)
             for slot in np.argsort(-shares.sum(axis=(1, 2)), kind="stable"):
-                if found[slot] < 0:
-                    found[slot] = next(fresh)
-            before = dict(zip(found.tolist(), shares, strict=True))
-            colors[k][scene] = found
+                if matched[slot] < 0:
+                    matched[slot] = next(fresh)
+            before = dict(zip(matched.tolist(), shares, strict=True))
+            colors[k][scene] = matched
     return colors
 
 
@@ -162,11 +162,11 @@ def _match(
         if reference:
             columns = [numbers.index(number) for number in reference]
             score[:, columns] += weight * _overlaps(shares, np.stack(list(reference.values())))
-    found = np.full(len(shares), -1, dtype=np.int64)
+    matched = np.full(len(shares), -1, dtype=np.int64)
     for slot, column in zip(*linear_sum_assignment(score, maximize=True), strict=True):
         if score[slot, column] > 0:
-            found[slot] = numbers[column]
-    return found
+            matched[slot] = numbers[column]
+    return matched
 
 
 def _overlaps(shares: NDArray[np.float64], references: NDArray[np.float64]) -> NDArray[np.float64]:

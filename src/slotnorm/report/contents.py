@@ -1,7 +1,7 @@
 """Everything a report shows, as plain data: what the files of a report and its page are drawn from.
 
-material = read(paths)                  # runs and what was left out
-report = compose(material, ...)         # figures, tables, claims, pictures
+collection = read(paths)                  # runs and what was left out
+report = compose(collection, ...)         # figures, tables, claims, pictures
 write(report, folder)                   # writing.py: files;  page.py: the one page
 """
 
@@ -17,7 +17,7 @@ from slotnorm.report.curves import Figure, figures, runs_of
 from slotnorm.report.diagnostics import Diagnostics
 from slotnorm.report.effects import Effect, effects
 from slotnorm.report.pictures import Illustration
-from slotnorm.report.reading import LeftOut, Material
+from slotnorm.report.reading import LeftOut, RunCollection
 from slotnorm.report.safe_names import file_name
 from slotnorm.report.scores import RunScores
 from slotnorm.report.sections import Section
@@ -25,7 +25,7 @@ from slotnorm.report.tables import Table, study_table, zero_shot
 
 
 @dataclass(frozen=True)
-class Both:
+class SectionResults:
     """Figures and a table of a section with all runs, and without the failed ones: None if none failed."""
 
     figures: tuple[Figure, ...]
@@ -41,23 +41,23 @@ class Both:
         return (
             *(("all", figure) for figure in self.figures),
             *(("without failed", figure) for figure in self.figures_without_failed or ()),
-            *((which, one.figure) for which, one in held if one is not None),
+            *((which, shown.figure) for which, shown in held if shown is not None),
         )
 
     def all_tables(self) -> tuple[Table, ...]:
         """Every table, with and without failed runs."""
-        held = (one.table for one in (self.background, self.background_without_failed) if one is not None)
-        return tuple(one for one in (self.table, self.table_without_failed, *held) if one is not None)
+        held = (shown.table for shown in (self.background, self.background_without_failed) if shown is not None)
+        return tuple(table for table in (self.table, self.table_without_failed, *held) if table is not None)
 
 
 @dataclass(frozen=True)
-class Apart:
+class ExcludedScenes:
     """Scenes that headline numbers leave out, for one normalization on one set at the training K."""
 
     norm: str
     dataset: str
     scored: int
-    """Scenes behind the headline numbers, a run."""
+    """Scenes behind the headline numbers, per run."""
     undefined: int
     """Among them without foreground pixels: no F-ARI."""
     few: int
@@ -72,10 +72,10 @@ class SectionContents:
     section: Section
     stem: str
     """What its files are called."""
-    both: Both
+    results: SectionResults
     failures: Mapping[str, str]
     """By normalization: "3 of 5 runs" that did not fail, or "5 runs"."""
-    apart: tuple[Apart, ...]
+    excluded: tuple[ExcludedScenes, ...]
     illustration: Illustration | None = None
     diagnostics: Diagnostics | None = None
     notes: tuple[str, ...] = ()
@@ -119,11 +119,11 @@ class Report:
     left_out: tuple[LeftOut, ...]
     notes: tuple[str, ...]
     provenance: tuple[Mapping[str, Any], ...]
-    """One entry a run: name, path, weights, scenes, versions, command, binding."""
+    """One entry per run: name, path, weights, scenes, versions, command, binding."""
 
     @property
     def runs(self) -> list[RunScores]:
-        return [run for one in self.sections for run in one.section.runs]
+        return [run for contents in self.sections for run in contents.section.runs]
 
 
 Illustrate = Callable[[Section], tuple[Illustration | None, Sequence[str]]]
@@ -131,16 +131,16 @@ Diagnose = Callable[[Section], tuple[Diagnostics | None, Sequence[str]]]
 
 
 def compose(
-    material: Material,
+    collection: RunCollection,
     illustrate: Illustrate = lambda section: (None, ()),
     diagnose: Diagnose = lambda section: (None, ()),
     with_theory: bool = True,
 ) -> Report:
-    """Figures, tables and claims of the material; pictures and diagnostics come from the two functions, which may have
-    to run models, and say in notes what they could not make."""
+    """Figures, tables and claims of the runs; pictures and diagnostics come from the two functions, which may have to
+    run models, and say in notes what they could not make."""
     sections = []
-    stems = _stems(material.sections)
-    for number, section in enumerate(material.sections):
+    stems = _stems(collection.sections)
+    for number, section in enumerate(collection.sections):
         illustration, missing = illustrate(section)
         diagnostics, missing_too = diagnose(section)
         failures = {norm: runs_of(section, norm, leave_out=True) for norm in section.norms}
@@ -148,19 +148,19 @@ def compose(
             SectionContents(
                 section,
                 stems[number],
-                _both(section, diagnostics),
+                _results(section, diagnostics),
                 failures,
-                _apart(section),
+                _excluded_scenes(section),
                 illustration,
                 diagnostics,
                 (*missing, *missing_too),
             )
         )
-    outcomes = tuple(check_claims(material.sections, with_theory))
-    tables = tuple(_transfer_tables(material.sections))
-    provenance = tuple(_provenance(run) for run in material.runs)
-    changes = effects(material.sections)
-    return Report(tuple(sections), tables, changes, outcomes, material.left_out, material.notes, provenance)
+    outcomes = tuple(check_claims(collection.sections, with_theory))
+    tables = tuple(_transfer_tables(collection.sections))
+    provenance = tuple(_provenance(run) for run in collection.runs)
+    changes = effects(collection.sections)
+    return Report(tuple(sections), tables, changes, outcomes, collection.left_out, collection.notes, provenance)
 
 
 def _stems(sections: Sequence[Section]) -> list[str]:
@@ -174,26 +174,26 @@ def _stems(sections: Sequence[Section]) -> list[str]:
     return stems
 
 
-def _both(section: Section, diagnostics: Diagnostics | None) -> Both:
+def _results(section: Section, diagnostics: Diagnostics | None) -> SectionResults:
     everything = tuple(figures(section)), study_table(section)
     held = background(section, diagnostics)
     if not section.failures:
-        return Both(*everything, background=held)
+        return SectionResults(*everything, background=held)
     kept = tuple(figures(section, section.without_failed())), study_table(section, leave_out_failed=True)
-    return Both(*everything, *kept, held, background(section, diagnostics, leave_out_failed=True))
+    return SectionResults(*everything, *kept, held, background(section, diagnostics, leave_out_failed=True))
 
 
 def _transfer_tables(sections: Sequence[Section]) -> list[tuple[Table, Table | None]]:
-    found = []
+    pairs = []
     for transfer in experiments.transfers().values():
         if (table := zero_shot(sections, transfer)) is not None:
             failed = any(section.failures for section in sections if section.study in transfer.studies)
-            found.append((table, zero_shot(sections, transfer, leave_out_failed=True) if failed else None))
-    return found
+            pairs.append((table, zero_shot(sections, transfer, leave_out_failed=True) if failed else None))
+    return pairs
 
 
-def _apart(section: Section) -> tuple[Apart, ...]:
-    found = []
+def _excluded_scenes(section: Section) -> tuple[ExcludedScenes, ...]:
+    excluded = []
     source = section.source("f_ari")
     for dataset in section.sets:
         for norm in looks(section.norms):
@@ -201,13 +201,13 @@ def _apart(section: Section) -> tuple[Apart, ...]:
             if runs:
                 many = [run.mean(dataset, "f_ari", section.train_slots, source=source) for run in runs]
                 few = [run.mean(dataset, "f_ari", section.train_slots, source=source, few=True) for run in runs]
-                values = [one.value for one in few if one.scored]
+                values = [of_run.value for of_run in few if of_run.scored]
                 mean = sum(values) / len(values) if values else float("nan")
-                found.append(
-                    Apart(norm, dataset, max(one.scored + one.undefined for one in many),
-                          max(one.undefined for one in (*many, *few)), max(one.scored for one in few), mean)
+                excluded.append(
+                    ExcludedScenes(norm, dataset, max(of_run.scored + of_run.undefined for of_run in many),
+                          max(of_run.undefined for of_run in (*many, *few)), max(of_run.scored for of_run in few), mean)
                 )  # fmt: skip
-    return tuple(found)
+    return tuple(excluded)
 
 
 def _provenance(run: RunScores) -> dict[str, Any]:

@@ -131,7 +131,9 @@ def curve(
         values = {run.name: [run.mean(home[o], metric, at, o, source).value for o in points] for run in runs}
         seen = [any(value[i] == value[i] for value in values.values()) for i in range(len(points))]
         points = [point for point, kept in zip(points, seen, strict=True) if kept]
-        values = {name: [one for one, kept in zip(value, seen, strict=True) if kept] for name, value in values.items()}
+        values = {
+            name: [number for number, kept in zip(value, seen, strict=True) if kept] for name, value in values.items()
+        }
     return gathered(points, values)
 
 
@@ -146,7 +148,7 @@ def gathered(points: Sequence[int], values: Mapping[str, Sequence[float] | NDArr
     spreads = [spread(value[i] for value in values.values()) for i in range(len(points))]
 
     def column(name: str, dtype: Any = np.float64) -> NDArray[Any]:
-        return np.asarray([getattr(one, name) for one in spreads], dtype=dtype)
+        return np.asarray([getattr(of_runs, name) for of_runs in spreads], dtype=dtype)
 
     return Curve(
         np.asarray(points, dtype=np.int64), column("median"), column("low"), column("high"), column("deviation"),
@@ -160,7 +162,7 @@ def figures(section: Section, kept: Section | None = None) -> list[Figure]:
     `kept` is the section without its failed runs, when those are to be left out.
     """
     shown = section if kept is None else kept
-    if not shown.everyone:
+    if not shown.all_runs:
         return []  # every run failed
     counts = {norm: runs_of(section, norm, kept is not None) for norm in section.norms}
     name = section.title if kept is None else f"{section.title} without failed runs"
@@ -191,7 +193,7 @@ def figures(section: Section, kept: Section | None = None) -> list[Figure]:
         rows = [metric_row(shown, metric) for metric in metrics]
         made.append(figure(kind, f"{labels} against slots and objects. {trained}", rows))
     made += [figure(*content) for make in _section_figures.values() if (content := make(shown)) is not None]
-    return [one for one in made if one.rows]
+    return [figure for figure in made if figure.rows]
 
 
 def section_figure(make: SectionFigure) -> SectionFigure:
@@ -240,16 +242,16 @@ def _panel(
     source = source or section.source(metric)
     against: Against = "slots" if slots is None else "objects"
     if against == "objects":
-        used = set(homes(section.everyone, metric, sets, source).values())
+        used = set(homes(section.all_runs, metric, sets, source).values())
         sets = tuple(name for name in sets if name in used)
     curves = {norm: curve(section.of(norm), metric, sets, against, slots, source) for norm in section.norms}
-    shown = {norm: one for norm, one in curves.items() if one.count.any()}
+    shown = {norm: drawn for norm, drawn in curves.items() if drawn.count.any()}
     return Panel(metric, source, against, sets, slots, shown, section.train_slots, section.train_objects)
 
 
 def _has_attention(section: Section) -> bool:
     """Whether F-ARI was read from attention beside the masks."""
-    return any(run.sources("f_ari") == ["masks", "attention"] for run in section.everyone)
+    return any(run.sources("f_ari") == ["masks", "attention"] for run in section.all_runs)
 
 
 def limits_of(panels: Iterable[Panel], across: bool = False) -> tuple[float, float]:

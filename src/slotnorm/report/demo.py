@@ -1,4 +1,4 @@
-"""The paper's effect in a minute: the bundled checkpoints, one a normalization, with more and more slots.
+"""The paper's effect in a minute: the bundled checkpoints, one per normalization, with more and more slots.
 
 They are evaluated on scenes that are generated on the spot, in a temporary folder; nothing is downloaded or cached.
 """
@@ -26,7 +26,7 @@ from slotnorm.report.contents import Report, compose
 from slotnorm.report.curves import Panel
 from slotnorm.report.page import page
 from slotnorm.report.pictures import illustrate
-from slotnorm.report.reading import Material
+from slotnorm.report.reading import RunCollection
 from slotnorm.report.scores import RunScores, summarize
 from slotnorm.report.sections import Section, divide
 from slotnorm.report.tables import at_slots
@@ -68,9 +68,13 @@ class Demo:
 
     def panels(self) -> list[Panel]:
         """The curves that are drawn on the terminal: on the set with few objects."""
-        drawn = [panel for figure in self.report.sections[0].both.figures for row in figure.rows for panel in row]
+        drawn = [panel for figure in self.report.sections[0].results.figures for row in figure.rows for panel in row]
         few = self.section.sets[0]
-        return [one for one in drawn if one.metric in CHARTED and one.against == "slots" and one.datasets == (few,)]
+        return [
+            panel
+            for panel in drawn
+            if panel.metric in CHARTED and panel.against == "slots" and panel.datasets == (few,)
+        ]
 
 
 def run_demo(num: int, folder: Path | None = None, device: str = "auto") -> Demo:
@@ -93,8 +97,8 @@ def run_demo(num: int, folder: Path | None = None, device: str = "auto") -> Demo
                 few = sets[pictured][:_PICTURED]
                 named: dict[str, Any] = {"run": runs[-1].name, "norm": runs[-1].norm, "dataset": pictured}
                 examples.append(make_examples(model, few, slots, (), **named))
-    material = Material(tuple(divide(runs)), (), ())
-    report = compose(material, lambda section: (illustrate(examples, section.train_slots), ()), with_theory=False)
+    collection = RunCollection(tuple(divide(runs)), (), ())
+    report = compose(collection, lambda section: (illustrate(examples, section.train_slots), ()), with_theory=False)
     return Demo(report, tuple(trained * factor for factor in range(1, SLOTS_FACTOR + 1)))
 
 
@@ -110,7 +114,9 @@ def _evaluate(model: SlotModel, sets: Mapping[str, Scenes], slots: Sequence[int]
     facts = {
         "experiment": to_document(experiment), "weights": parts[0].header["weights"],
         "versions": parts[0].header["versions"], "noise_seed": parts[0].header["noise_seed"],
-        "scenes": {name: {"scenes": data_fingerprint(one), "num_scenes": len(one)} for name, one in sets.items()},
+        "scenes": {
+            name: {"scenes": data_fingerprint(scenes), "num_scenes": len(scenes)} for name, scenes in sets.items()
+        },
         "binding": {"failed": judged.failed, "reason": judged.reason, **dataclasses.asdict(judged)},
     }  # fmt: skip
     return dataclasses.replace(run, failed=judged.failed, facts=facts)
@@ -149,29 +155,29 @@ def prepare(out: Path) -> None:
         raise UserError(f"{path} is there and was not made by the demo; give --out another folder")
 
 
-def write_demo_page(found: Demo, out: Path) -> Path:
+def write_demo_page(demo: Demo, out: Path) -> Path:
     """The HTML page."""
-    section = found.section
+    section = demo.section
     lead = (
         f"One model of each normalization, trained with {section.train_slots} slots, looks at new scenes with up to "
         f"{SLOTS_FACTOR * section.train_slots}."
     )
     path = out / page.NAME
-    files.write(path, page.render(found.report, TITLE, lead, LARGEST_PAGE).encode())
+    files.write(path, page.render(demo.report, TITLE, lead, LARGEST_PAGE).encode())
     return path
 
 
-def show_demo(found: Demo) -> None:
+def show_demo(demo: Demo) -> None:
     """The table of each test set and the charts, on stdout."""
-    screen, drawn_with, section = console(), characters(), found.section
+    screen, drawn_with, section = console(), characters(), demo.section
     for test in studies()[section.study].tests:
         number = section.runs[0].facts["scenes"][test.name]["num_scenes"]
         inside = "as in training" if test.objects[1] <= section.train_objects else "more than in training"
         screen.print(f"{test.name}: {number} new scenes with {test.objects[0]} to {test.objects[1]} objects, {inside}")
-        for line in table(found.values(test.name), found.slots, drawn_with):
+        for line in table(demo.values(test.name), demo.slots, drawn_with):
             screen.print(line)
         screen.print()
-    for panel in found.panels():
+    for panel in demo.panels():
         for line in chart(panel, drawn_with):
             screen.print(line)
     screen.print(legend(section.norms, drawn_with))

@@ -125,7 +125,7 @@ def _effects(section: Section) -> Iterable[Effect]:
         for place, dataset in enumerate(section.sets):
             for metric in (metric for metric in METRICS if metric in section.metrics()):
                 source = section.source(metric)
-                runs = [run for run in shown.everyone if _is_scored(run, dataset, metric, source, slots)]
+                runs = [run for run in shown.all_runs if _is_scored(run, dataset, metric, source, slots)]
                 if any(run in shown.runs for run in runs):
                     changes, differences = _compared(shown, runs, dataset, metric, source, slots)
                     yield Effect(

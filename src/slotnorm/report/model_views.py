@@ -55,31 +55,31 @@ class Inspector:
         """Examples of the median run of each normalization on the set with the most objects, and what is missing."""
         if not section.sets:
             return None, []
-        dataset, notes, found = section.sets[-1], [], []
+        dataset, notes, pictured = section.sets[-1], [], []
         slots = section.slots(dataset)
         for norm in section.norms:
             run = median_run(section, norm)
             try:
-                found.append(self._examples(run, dataset, slots, section))
+                pictured.append(self._examples(run, dataset, slots, section))
             except UserError as error:
                 notes.append(f"No pictures of {run.name}: {error}.")
-        scenes = {tuple(one.scenes.tolist()) for one in found}
+        scenes = {tuple(examples.scenes.tolist()) for examples in pictured}
         if len(scenes) > 1:
             return None, [*notes, f"No pictures of {section.title}: its runs' examples are of different scenes."]
-        return (illustrate(found, section.train_slots) if found else None), notes
+        return (illustrate(pictured, section.train_slots) if pictured else None), notes
 
     def diagnose(self, section: Section) -> tuple[Diagnostics | None, list[str]]:
         """Measurements of every run on the set with the fewest objects, and what is missing."""
         if not section.sets:
             return None, []
-        dataset, notes, found = section.sets[0], [], []
+        dataset, notes, diagnosed = section.sets[0], [], []
         slots = spaced(section.slots(dataset), _DIAGNOSED_SLOTS)
-        for run in section.everyone:
+        for run in section.all_runs:
             try:
-                found.append(self._diagnosis(run, dataset, slots))
+                diagnosed.append(self._diagnosis(run, dataset, slots))
             except UserError as error:
                 notes.append(f"No diagnostics of {run.name}: {error}.")
-        return (diagnostics(section.title, found) if found else None), notes
+        return (diagnostics(section.title, diagnosed) if diagnosed else None), notes
 
     def _examples(self, run: RunScores, dataset: str, slots: Sequence[int], section: Section) -> Examples:
         path = Path(run.facts["path"]) / EXAMPLES / f"{dataset}.npz"
@@ -162,7 +162,7 @@ class Inspector:
         if experiment_of(run) is None:
             raise UserError(f"the rows of {run.name} do not say its experiment")
         if (test := evaluation_sets().get(dataset)) is None:
-            raise UserError(f"{dataset} is no registered test set, so its scenes cannot be found again")
+            raise UserError(f"{dataset} is not a registered test set, so its scenes cannot be found again")
         total = run.facts["scenes"][dataset]["num_scenes"] or num
         return scenes_of(Run.open(run.facts["path"]), test, total, self.data, self.device)[:num]
 

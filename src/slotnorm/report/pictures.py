@@ -36,7 +36,7 @@ class Illustration:
     @property
     def slots(self) -> list[int]:
         """The K that all of them have."""
-        return sorted(set.intersection(*(set(one.slots) for one in self.examples.values())))
+        return sorted(set.intersection(*(set(examples.slots) for examples in self.examples.values())))
 
     @property
     def any(self) -> Examples:
@@ -75,16 +75,16 @@ class Illustration:
 
 def illustrate(examples: Sequence[Examples], train_slots: int) -> Illustration:
     """Match the colours of several runs on the same scenes."""
-    by_norm = {one.norm: one for one in examples}
+    by_norm = {of_run.norm: of_run for of_run in examples}
     by_norm = {norm: by_norm[norm] for norm in looks(by_norm)}
     first = next(iter(by_norm.values()))
     reference = None
     if first.labels is None:
         reference = own_reference(first, train_slots if train_slots in first.slots else first.slots[0])
     colors = {}
-    for norm, one in by_norm.items():
-        same_size = reference is None or one.masks[one.slots[0]].shape[-2:] == reference[0].shape[-2:]
-        colors[norm] = match_colors(one, reference if same_size and reference else true_reference(one))
+    for norm, of_run in by_norm.items():
+        same_size = reference is None or of_run.masks[of_run.slots[0]].shape[-2:] == reference[0].shape[-2:]
+        colors[norm] = match_colors(of_run, reference if same_size and reference else true_reference(of_run))
     most = max(int(numbers.max()) for of_norm in colors.values() for numbers in of_norm.values())
     most = max(most, 0 if first.labels is None else int(first.labels.max()))
     return Illustration(first.dataset, by_norm, colors, scene_palettes(first, most + 1))
@@ -101,8 +101,8 @@ def visual_table(illustration: Illustration, slots: int, scenes: Sequence[int]) 
         segments: list[Pixels | None] = [drawn[scene] for drawn in segmented]
         true = None if truth is None else truth[scene]
         image = None if images is None else images[scene]
-        if any(one is not None for one in told):
-            rows.append(("reconstruction", [image, *(None if one is None else one[scene] for one in told)]))
+        if any(rebuilt is not None for rebuilt in told):
+            rows.append(("reconstruction", [image, *(None if rebuilt is None else rebuilt[scene] for rebuilt in told)]))
             rows.append(("segmentation", [true, *segments]))
         else:
             rows.append(("segmentation", [image, *segments]))
@@ -118,9 +118,9 @@ def slots_table(illustration: Illustration, slots: Sequence[int], scene: int) ->
     left = [None if images is None else images[scene], None if truth is None else truth[scene]]
     rows: list[tuple[str, list[Pixels | None]]] = []
     for number, norm in enumerate(illustration.examples):
-        beside = left[number] if number < len(left) else None
+        leftmost = left[number] if number < len(left) else None
         cells: list[Pixels | None] = [illustration.segmentation(norm, k)[scene] for k in slots]
-        rows.append((appearances[norm].label, [beside, *cells]))
+        rows.append((appearances[norm].label, [leftmost, *cells]))
     return _sheet(["Input, truth", *(f"K = {k}" for k in slots)], rows, len(rows))
 
 

@@ -120,7 +120,7 @@ def _opening(report: Report) -> str:
     if report.left_out:
         words.append(f"{len(report.left_out)} left out:")
     lines = [" ".join(words), ""]
-    lines += [f"- {escaped(one.path)}: {escaped(one.reason)}" for one in report.left_out]
+    lines += [f"- {escaped(run.path)}: {escaped(run.reason)}" for run in report.left_out]
     lines += ["", *(f"- {escaped(note)}" for note in report.notes)] if report.notes else []
     lines += [
         "",
@@ -153,14 +153,14 @@ def _section(contents: SectionContents, choice: Choice) -> list[str]:
     labels = looks(section.norms)
     shown = ", ".join(f"{escaped(labels[norm].label)} {count}" for norm, count in contents.failures.items())
     lines += [f"Runs that did not fail: {shown}.", ""]
-    both = contents.both
-    for which, some in (("", both.figures), (" (without failed runs)", both.figures_without_failed or ())):
+    results = contents.results
+    for which, some in (("", results.figures), (" (without failed runs)", results.figures_without_failed or ())):
         for figure in some:
             lines += _figure(contents, figure, which, choice)
-    for which, table in (("", both.table), ("Without failed runs:", both.table_without_failed)):
+    for which, table in (("", results.table), ("Without failed runs:", results.table_without_failed)):
         if table is not None:
             lines += [*([which, ""] if which else []), to_markdown(table)]
-    for which, held in (("", both.background), (" (without failed runs)", both.background_without_failed)):
+    for which, held in (("", results.background), (" (without failed runs)", results.background_without_failed)):
         if held is not None:
             lines += _background(contents, held, which, choice)
     if contents.illustration is not None:
@@ -172,7 +172,7 @@ def _section(contents: SectionContents, choice: Choice) -> list[str]:
         if choice.of_diagnostics(contents.diagnostics) is not None:
             lines += [f"![Inside the models]({contents.diagnostics_file()})", ""]
         lines += [*_diagnostics(contents), ""]
-    lines += _apart(contents)
+    lines += _excluded_scenes(contents)
     lines += [*(f"- {escaped(note)}" for note in contents.notes), ""] if contents.notes else []
     return lines
 
@@ -195,31 +195,38 @@ def _background(contents: SectionContents, held: Background, which: str, choice:
 
 
 def _diagnostics(contents: SectionContents) -> list[str]:
-    found = contents.diagnostics
-    if found is None:
+    measured = contents.diagnostics
+    if measured is None:
         return []
-    labels = looks(found.counts)
+    labels = looks(measured.counts)
     lines = []
-    if found.mass_errors:
-        errors = ", ".join(f"{escaped(labels[norm].label)} {error:.1e}" for norm, error in found.mass_errors.items())
+    if measured.mass_errors:
+        errors = ", ".join(f"{escaped(labels[norm].label)} {error:.1e}" for norm, error in measured.mass_errors.items())
         lines.append(f"Largest error of the mass read off the codes, as a share of the tokens: {errors}.")
-    for norm, reason in found.refused.items():
+    for norm, reason in measured.refused.items():
         lines.append(f"{escaped(labels[norm].label)}: {escaped(reason)}.")
     return lines
 
 
-def _apart(contents: SectionContents) -> list[str]:
+def _excluded_scenes(contents: SectionContents) -> list[str]:
     """Scenes that the headline numbers leave out."""
-    shown = [one for one in contents.apart if one.few or one.undefined]
+    shown = [scenes for scenes in contents.excluded if scenes.few or scenes.undefined]
     if not shown:
         return []
-    labels = looks(one.norm for one in shown)
+    labels = looks(scenes.norm for scenes in shown)
     heads = ("set", "", "scenes in the headline", "without F-ARI", "fewer than two visible", "F-ARI of those")
     lines = [f"Scenes apart, at {contents.section.train_slots} slots:", ""]
     lines += [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    for one in shown:
-        value = "–" if one.f_ari_of_few != one.f_ari_of_few else fixed(one.f_ari_of_few)
-        cells = (escaped(one.dataset), escaped(labels[one.norm].label), one.scored, one.undefined, one.few, value)
+    for scenes in shown:
+        value = "–" if scenes.f_ari_of_few != scenes.f_ari_of_few else fixed(scenes.f_ari_of_few)
+        cells = (
+            escaped(scenes.dataset),
+            escaped(labels[scenes.norm].label),
+            scenes.scored,
+            scenes.undefined,
+            scenes.few,
+            value,
+        )
         lines.append(f"| {' | '.join(map(str, cells))} |")
     return [*lines, ""]
 
@@ -234,7 +241,8 @@ def _provenance(report: Report) -> list[str]:
     for entry in report.provenance:
         scenes: dict[str, Any] = entry["scenes"] or {}
         sets = ", ".join(
-            f"{escaped(name)} {str(one['scenes'])[:12]} ({one['num_scenes']} scenes)" for name, one in scenes.items()
+            f"{escaped(name)} {str(facts['scenes'])[:12]} ({facts['num_scenes']} scenes)"
+            for name, facts in scenes.items()
         )
         reason = (entry["binding"] or {}).get("reason", "")
         judged = {True: f"yes: {reason}", False: "no", None: "not asked"}[entry["failed"]]
@@ -242,7 +250,7 @@ def _provenance(report: Report) -> list[str]:
         cells = [escaped(entry["run"]), entry["step"] or "", str(entry["weights"])[:12], sets, escaped(judged)]
         lines.append(f"| {' | '.join(map(str, cells))} | {f'`{command}`' if command else ''} |")
     versions = {json_like for entry in report.provenance if (json_like := _versions(entry["versions"] or {}))}
-    return [*lines, "", *(f"Evaluated with {escaped(one)}." for one in sorted(versions))]
+    return [*lines, "", *(f"Evaluated with {escaped(words)}." for words in sorted(versions))]
 
 
 def _versions(versions: dict[str, Any]) -> str:

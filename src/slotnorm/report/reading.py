@@ -35,7 +35,7 @@ class LeftOut:
 
 
 @dataclass(frozen=True)
-class Material:
+class RunCollection:
     """The runs of a report, in sections."""
 
     sections: tuple[Section, ...]
@@ -48,7 +48,7 @@ class Material:
         return [run for section in self.sections for run in section.runs]
 
 
-def read(paths: Iterable[str | Path], keep: Keep | None = None) -> Material:
+def read(paths: Iterable[str | Path], keep: Keep | None = None) -> RunCollection:
     """Everything in these folders, each a run or a folder of runs (at any depth that makes sense).
 
     Every file of rows is read once, and a run's rows are let go when its scores are made; `keep` is given them before.
@@ -57,13 +57,13 @@ def read(paths: Iterable[str | Path], keep: Keep | None = None) -> Material:
     left_out: list[LeftOut] = []
     notes: list[str] = []
     for folder in find_folders(paths):
-        found = _read_run(folder, notes, keep)
-        if isinstance(found, LeftOut):
-            left_out.append(found)
+        outcome = _read_run(folder, notes, keep)
+        if isinstance(outcome, LeftOut):
+            left_out.append(outcome)
         else:
-            runs.append(found)
+            runs.append(outcome)
     if not runs:
-        reasons = "; ".join(f"{one.path}: {one.reason}" for one in left_out[:3])
+        reasons = "; ".join(f"{run.path}: {run.reason}" for run in left_out[:3])
         more = f"; and {len(left_out) - 3} more" if len(left_out) > 3 else ""
         raise UserError(f"none of the {len(left_out)} runs can be reported: {reasons}{more}")
     _require_one_protocol(runs)
@@ -71,12 +71,12 @@ def read(paths: Iterable[str | Path], keep: Keep | None = None) -> Material:
     for section in sections:
         _require_same_scenes(section)
         notes += _notes(section)
-    return Material(tuple(sections), tuple(left_out), tuple(dict.fromkeys(notes)))
+    return RunCollection(tuple(sections), tuple(left_out), tuple(dict.fromkeys(notes)))
 
 
 def find_folders(paths: Iterable[str | Path]) -> list[Path]:
     """The folders of runs at or below the paths, in order, each once; a path without any is refused."""
-    found: dict[Path, Path] = {}
+    each_once: dict[Path, Path] = {}
     given = [Path(path) for path in paths]
     if not given:
         raise UserError("there is nothing to report; give folders of runs, as in `slotnorm report runs/*`")
@@ -91,8 +91,8 @@ def find_folders(paths: Iterable[str | Path]) -> list[Path]:
                 f"{path} is not a run and holds none: there is neither experiment.json nor a folder of {ROWS}"
             )
         for folder in folders:
-            found.setdefault(folder.resolve(), folder)
-    return list(found.values())
+            each_once.setdefault(folder.resolve(), folder)
+    return list(each_once.values())
 
 
 def _is_run(folder: Path) -> bool:
@@ -167,16 +167,16 @@ def _load(folder: Path, facts: dict[str, Any], notes: list[str]) -> Rows:
 
 def _of_one_iterations(rows: Rows, folder: Path, facts: dict[str, Any], notes: list[str]) -> Rows:
     """Rows with the experiment's own number of iterations, where several numbers were evaluated."""
-    found = sorted(rows.unique("iterations"))
-    if len(found) < 2:
+    iterations = sorted(rows.unique("iterations"))
+    if len(iterations) < 2:
         return rows
     own = facts.get("experiment", {}).get("recipe", {}).get("evaluation_iterations")
-    if own not in found:
+    if own not in iterations:
         raise UserError(
-            f"{folder / ROWS} holds rows of {' and '.join(map(str, found))} iterations, and the experiment does not "
-            "say which is its own; keep one of them"
+            f"{folder / ROWS} holds rows of {' and '.join(map(str, iterations))} iterations, and the experiment does "
+            "not say which is its own; keep one of them"
         )
-    others = ", ".join(str(number) for number in found if number != own)
+    others = ", ".join(str(number) for number in iterations if number != own)
     notes.append(f"{folder.name}: rows with {others} iterations are left aside; its own for evaluation are {own}.")
     return rows.where(iterations=own)
 
@@ -206,10 +206,10 @@ def _require_one_protocol(runs: Sequence[RunScores]) -> None:
     for run in runs:
         by_protocol.setdefault(run.protocol, run)
     if len(by_protocol) > 1:
-        (one, first), (other, second) = list(by_protocol.items())[:2]
+        (protocol, first), (other, second) = list(by_protocol.items())[:2]
         raise UserError(
-            f"{first.facts['path']} follows the protocol {one!r} and {second.facts['path']} {other!r}: their numbers "
-            "cannot be compared; report them apart"
+            f"{first.facts['path']} follows the protocol {protocol!r} and {second.facts['path']} {other!r}: their "
+            "numbers cannot be compared; report them apart"
         )
 
 
@@ -217,7 +217,7 @@ def _require_same_scenes(section: Section) -> None:
     """Runs that are compared were evaluated on the same set under the same name."""
     for dataset in section.sets:
         seen: dict[str, RunScores] = {}
-        for run in section.everyone:
+        for run in section.all_runs:
             if (fingerprint := run.facts["scenes"].get(dataset, {}).get("scenes")) is not None:
                 seen.setdefault(fingerprint, run)
         if len(seen) > 1:
@@ -232,9 +232,9 @@ def _notes(section: Section) -> list[str]:
     notes = []
     for dataset in section.sets:
         numbers = {
-            run.facts["scenes"][dataset]["num_scenes"] for run in section.everyone if dataset in run.facts["scenes"]
+            run.facts["scenes"][dataset]["num_scenes"] for run in section.all_runs if dataset in run.facts["scenes"]
         }
-        chosen = {run.facts["scenes"][dataset]["images"] for run in section.everyone if dataset in run.facts["scenes"]}
+        chosen = {run.facts["scenes"][dataset]["images"] for run in section.all_runs if dataset in run.facts["scenes"]}
         if len(chosen) > 1:
             span = " to ".join(str(number) for number in sorted({min(numbers), max(numbers)}))
             notes.append(f"{section.title}: not all runs are scored on the same scenes of {dataset} (numbers: {span}).")

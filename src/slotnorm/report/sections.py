@@ -24,7 +24,7 @@ class Section:
     """The study's name, with what tells it apart where two sections share the name."""
     study: str
     runs: tuple[RunScores, ...]
-    beside: tuple[RunScores, ...] = ()
+    reference_runs: tuple[RunScores, ...] = ()
     """Runs of another study that are drawn in the same figures."""
     sets: tuple[str, ...] = ()
     """Test sets, few objects first."""
@@ -34,26 +34,26 @@ class Section:
     """Where its experiment is not the registered one: "recipe.steps 20 instead of 6000"."""
 
     @property
-    def everyone(self) -> tuple[RunScores, ...]:
-        """Its own runs and those beside."""
-        return (*self.beside, *self.runs)
+    def all_runs(self) -> tuple[RunScores, ...]:
+        """Those of the other study that are drawn with them, and its own."""
+        return (*self.reference_runs, *self.runs)
 
     @cached_property
     def norms(self) -> list[str]:
         """Normalizations of all runs, in the registry's order."""
-        return ordered(run.norm for run in self.everyone)
+        return ordered(run.norm for run in self.all_runs)
 
     def of(self, norm: str) -> list[RunScores]:
         """The runs with a normalization."""
-        return [run for run in self.everyone if run.norm == norm]
+        return [run for run in self.all_runs if run.norm == norm]
 
     @property
     def train_slots(self) -> int:
-        return self.everyone[0].train_slots
+        return self.all_runs[0].train_slots
 
     @property
     def train_objects(self) -> int:
-        return self.everyone[0].train_objects
+        return self.all_runs[0].train_objects
 
     @property
     def factors(self) -> str:
@@ -74,14 +74,14 @@ class Section:
     def slots(self, dataset: str | None = None) -> list[int]:
         """Every K that some run was evaluated with, on a set or on all of the section's."""
         sets = self.sets if dataset is None else (dataset,)
-        found = {
+        numbers = {
             int(slots)
-            for run in self.everyone
+            for run in self.all_runs
             for (name, _, _), tally in run.tallies.items()
             if name in sets
             for slots in set(tally.slots.tolist())
         }
-        return sorted(found)
+        return sorted(numbers)
 
     def nearest_slots(self, wanted: int) -> int:
         """`wanted`, or the next larger K that was evaluated, or the largest one."""
@@ -90,34 +90,34 @@ class Section:
 
     def object_counts(self) -> list[int]:
         """Object counts of the scenes of its sets."""
-        found = {
+        counts = {
             count
-            for run in self.everyone
+            for run in self.all_runs
             for dataset, source, metric in run.tallies
             if dataset in self.sets
             for count in run.objects(dataset, metric, source)
         }
-        return sorted(found)
+        return sorted(counts)
 
     def metrics(self) -> set[str]:
-        return {metric for run in self.everyone for dataset, _, metric in run.tallies if dataset in self.sets}
+        return {metric for run in self.all_runs for dataset, _, metric in run.tallies if dataset in self.sets}
 
     def source(self, metric: str) -> str:
         """Where the metric's headline values are read from: masks, or attention where there are no masks."""
-        found = {source for run in self.everyone for source in run.sources(metric)}
-        return "masks" if "masks" in found or not found else sorted(found)[0]
+        sources = {source for run in self.all_runs for source in run.sources(metric)}
+        return "masks" if "masks" in sources or not sources else sorted(sources)[0]
 
     @property
     def failures(self) -> int:
         """How many runs failed by the rule."""
-        return sum(run.failed is True for run in self.everyone)
+        return sum(run.failed is True for run in self.all_runs)
 
     def without_failed(self) -> "Section":
         """The same with the runs that did not fail."""
         return dataclasses.replace(
             self,
             runs=tuple(run for run in self.runs if not run.failed),
-            beside=tuple(run for run in self.beside if not run.failed),
+            reference_runs=tuple(run for run in self.reference_runs if not run.failed),
         )
 
 
@@ -156,7 +156,7 @@ def _section(shared: dict[str, Any], runs: list[RunScores], groups: Sequence[tup
     twins: dict[tuple[str, int], RunScores] = {}
     for run in runs:
         if (other := twins.setdefault((run.norm, run.seed), run)) is not run:
-            places = " and ".join(str(one.facts.get("path", one.name)) for one in (other, run))
+            places = " and ".join(str(twin.facts.get("path", twin.name)) for twin in (other, run))
             raise UserError(f"{places} are both {shared['name']} with {run.norm} and seed {run.seed}; give one of them")
     name = str(shared["name"])
     others = [other for other, _ in groups if other["name"] == name and other is not shared]
@@ -174,15 +174,15 @@ def _changes(study: experiments.Study, shared: dict[str, Any]) -> tuple[str, ...
     registered = to_document(study.experiment)
     if shared.keys() < registered.keys() - {"norm", "seed"}:  # rows that do not say their experiment
         registered = {name: registered[name] for name in shared}
-    changed = [one for one in differences(registered, shared) if one[0] not in ("norm", "seed")]
+    changed = [change for change in differences(registered, shared) if change[0] not in ("norm", "seed")]
     return tuple(f"{field} {new} instead of {old}" for field, old, new in changed)
 
 
 def _sets(name: str, runs: Sequence[RunScores]) -> tuple[str, ...]:
     """The study's test sets that were evaluated, then others by the number of objects; not those of a transfer."""
     study = experiments.studies().get(name)
-    found = {dataset for run in runs for dataset in run.datasets}
-    own = [test.name for test in study.tests if test.name in found] if study else []
+    evaluated = {dataset for run in runs for dataset in run.datasets}
+    own = [test.name for test in study.tests if test.name in evaluated] if study else []
     elsewhere = {transfer.test.name for transfer in experiments.transfers().values()}
 
     def most_objects(dataset: str) -> int:
@@ -191,7 +191,7 @@ def _sets(name: str, runs: Sequence[RunScores]) -> tuple[str, ...]:
         ]
         return max((max(count) for count in counts if count), default=0)
 
-    rest = sorted(found.difference(own, elsewhere), key=lambda dataset: (most_objects(dataset), dataset))
+    rest = sorted(evaluated.difference(own, elsewhere), key=lambda dataset: (most_objects(dataset), dataset))
     return (*own, *rest)
 
 
@@ -199,4 +199,4 @@ def _with_runs_beside(section: Section, sections: Sequence[Section]) -> Section:
     study = experiments.studies().get(section.study)
     wanted = study.beside if study else None
     runs = [run for other in sections if other.study == wanted for run in other.runs]
-    return dataclasses.replace(section, beside=tuple(runs))
+    return dataclasses.replace(section, reference_runs=tuple(runs))

@@ -74,7 +74,7 @@ def zero_shot(
     test, parts = transfer.test.name, []
     paper = transfer if transfer.paper is None else experiments.transfers()[transfer.paper]
     for study, paper_study in zip(transfer.studies, paper.studies, strict=True):
-        beside = "" if paper is transfer else f", as the paper's {_factors(paper_study)}"
+        stands_for = "" if paper is transfer else f", as the paper's {_factors(paper_study)}"
         for section in (section for section in sections if section.study == study):
             shown = section.without_failed() if leave_out_failed else section
             lines = _lines(section, shown, ZERO_SHOT_METRICS, test, transfer.slots, leave_out_failed)
@@ -86,7 +86,7 @@ def zero_shot(
                 for line in lines
             ]  # fmt: skip
             if lines:
-                parts.append(Part(f"{section.title} {section.factors}{beside}", tuple(lines)))
+                parts.append(Part(f"{section.title} {section.factors}{stands_for}", tuple(lines)))
     if not parts:
         return None
     caption = f"Zero-shot on {test} with {transfer.slots} slots. Median ± maximal deviation over runs."
@@ -130,7 +130,7 @@ def mark(table: Table) -> Table:
         def best(lines: Sequence[Line], column: int = column, decimals: int = decimals, higher: bool = higher) -> float:
             medians = [round(line.cells[column].spread.median, decimals) for line in lines]
             known = [median for median in medians if median == median]
-            compared = known and len(lines) > 1  # a line alone is no best
+            compared = known and len(lines) > 1  # a line alone is not the best of anything
             return (max(known) if higher else min(known)) if compared else math.nan
 
         of_all = best([line for part in parts for line in part.lines])

@@ -33,7 +33,7 @@ ASCII = Characters(_PLAIN_MARKERS, "|", "+", "-", {"↑": "(higher is better)", 
 
 
 def console() -> Console:
-    """Writes to stdout: no colours where NO_COLOR says so or it is no terminal, and never a broken line."""
+    """Writes to stdout: no colours where NO_COLOR says so or it is not a terminal, and never a broken line."""
     return Console(highlight=False, soft_wrap=True)
 
 
@@ -130,8 +130,8 @@ def table(
                 "".join(f"{_plain(word, drawn_with):>{column}}" for word in shown).ljust(block), style="default"
             )
         lines.append(line)
-    for one in lines:
-        one.rstrip()
+    for line in lines:
+        line.rstrip()
     return lines
 
 

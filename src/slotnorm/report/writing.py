@@ -30,7 +30,7 @@ from slotnorm.report.packed_rows import PackedRows
 from slotnorm.report.page import page
 from slotnorm.report.pictures import slots_table, visual_table
 from slotnorm.report.prose import claims_page, report_page
-from slotnorm.report.reading import Material, find_folders, read
+from slotnorm.report.reading import RunCollection, find_folders, read
 from slotnorm.report.safe_names import file_name
 from slotnorm.report.scores import RunScores
 from slotnorm.runtime.devices import choose_device
@@ -64,24 +64,24 @@ def write_report(
     chosen = choose_device(device)
     require_folder(Path(out))  # before models run for long
     with PackedRows() as packed:
-        material = _read(paths, packed if rows else None)
-        choice.require_known(material.sections)
-        for run in material.left_out:
+        collection = _read(paths, packed if rows else None)
+        choice.require_known(collection.sections)
+        for run in collection.left_out:
             _log.warning(f"left out: {run.path}: {run.reason}")
         inspector = Inspector(models, data, chosen)
-        with Progress("sections", len(material.sections)) as progress:
+        with Progress("sections", len(collection.sections)) as progress:
 
             def diagnose(section: Any) -> Any:
                 measured = inspector.diagnose(section)
                 progress.advance(note=section.title)
                 return measured
 
-            report = compose(material, inspector.illustrate, diagnose)
+            report = compose(collection, inspector.illustrate, diagnose)
         write(report, Path(out), packed if rows else None, choice)
     return report
 
 
-def _read(paths: Iterable[str | Path], packed: PackedRows | None) -> Material:
+def _read(paths: Iterable[str | Path], packed: PackedRows | None) -> RunCollection:
     folders = find_folders(paths)
     with Progress("runs", len(folders)) as progress:
 
@@ -115,7 +115,7 @@ def write(
     labelled = [
         (contents.section.title, which, figure)
         for contents in report.sections
-        for which, figure in contents.both.all_figures()
+        for which, figure in contents.results.all_figures()
     ]
     folder.add("curves.csv", curves.to_csv(labelled))
     folder.add("scores.csv", _scores_csv(report.runs))
@@ -185,7 +185,7 @@ def require_folder(out: Path) -> list[str]:
 
 def _add_section(folder: _Folder, contents: SectionContents, choice: Choice) -> None:
     title = contents.section.title
-    for which, figure in contents.both.all_figures():
+    for which, figure in contents.results.all_figures():
         chosen = choice.of(figure)
         if chosen.figure is not None:
             data = curves.to_csv([(title, which, chosen.figure)], with_paths=True)
@@ -193,7 +193,7 @@ def _add_section(folder: _Folder, contents: SectionContents, choice: Choice) -> 
             _add_figure(
                 folder, contents.figure_file(figure, ""), draw(chosen.figure, choice.form), data, caption, choice
             )
-    for table in contents.both.all_tables():
+    for table in contents.results.all_tables():
         _add_table(folder, table, contents.table_file(table, ""))
     if contents.diagnostics is not None and (shown := choice.of_diagnostics(contents.diagnostics)) is not None:
         drawn, data = draw_diagnostics(shown, choice.form), diagnostics.to_csv(shown)

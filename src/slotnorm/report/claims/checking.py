@@ -172,8 +172,8 @@ def counted(outcomes: Sequence[Outcome]) -> dict[str, dict[Verdict, int]]:
                 first.setdefault(outcome.claim.number, outcome.verdict)
         if first:
             asked = [claim for claim in claims() if (claim.study == "theory") == (scale == EXACT)]
-            found = [first.get(claim.number, "not run") for claim in asked]
-            counts[scale] = {verdict: found.count(verdict) for verdict in VERDICTS}
+            verdicts = [first.get(claim.number, "not run") for claim in asked]
+            counts[scale] = {verdict: verdicts.count(verdict) for verdict in VERDICTS}
     return counts
 
 

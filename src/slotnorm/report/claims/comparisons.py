@@ -25,7 +25,7 @@ def above(values: Mapping[str, Estimate], upper: Iterable[str], lower: Iterable[
     """Whether every one of `upper` is above every one of `lower`, by more than `by`."""
     rest = list(lower)
     return every([
-        exceeds(values[one] - values[other], f"{label(one)} − {label(other)}", by) for one in upper for other in rest
+        exceeds(values[norm] - values[other], f"{label(norm)} − {label(other)}", by) for norm in upper for other in rest
     ])  # fmt: skip
 
 
@@ -131,12 +131,12 @@ def alike(scores: StudyScores, norms: Sequence[str], metric: str) -> Decision:
     decisions = []
     for dataset in scores.sets:
         values = {norm: scores.overall(norm, metric, dataset) for norm in norms}
-        pairs = [(one, other) for place, one in enumerate(norms) for other in norms[place + 1 :]]
+        pairs = [(norm, other) for place, norm in enumerate(norms) for other in norms[place + 1 :]]
         decisions += [
-            within(loss(values[one], values[other], metric), f"{label(one)} − {label(other)}", noticeable(metric)).at(
+            within(loss(values[norm], values[other], metric), f"{label(norm)} − {label(other)}", noticeable(metric)).at(
                 dataset
             )
-            for one, other in pairs
+            for norm, other in pairs
         ]
     return every(decisions)
 

@@ -82,7 +82,7 @@ class StudyScores:
         leave_out_failed: bool = True,
         resamples: Resamples | None = None,
     ) -> None:
-        self.all_runs = section
+        self.whole = section
         self.section = section.without_failed() if leave_out_failed else section
         self._related, self._leave_out_failed = related, leave_out_failed
         self._resamples = resamples or Resamples()
@@ -93,7 +93,7 @@ class StudyScores:
     def source(self, metric: str) -> str:
         """Where the metric is read from."""
         if metric not in self._sources:
-            self._sources[metric] = self.all_runs.source(metric)
+            self._sources[metric] = self.whole.source(metric)
         return self._sources[metric]
 
     def related(self, study: str) -> "StudyScores":
@@ -115,23 +115,23 @@ class StudyScores:
 
     @property
     def sets(self) -> tuple[str, ...]:
-        if not self.all_runs.sets:
+        if not self.whole.sets:
             raise Undecided("no test set was evaluated")
-        return (self.all_runs.sets[0], self.all_runs.sets[-1])[: len(self.all_runs.sets)]
+        return (self.whole.sets[0], self.whole.sets[-1])[: len(self.whole.sets)]
 
     @property
     def train_slots(self) -> int:
-        return self.all_runs.train_slots
+        return self.whole.train_slots
 
     @property
     def object_slots(self) -> int:
-        return self.all_runs.object_slots
+        return self.whole.object_slots
 
     def enough_slots(self, dataset: str) -> int:
         """A slot for every object of the set's fullest scenes, and one for the background."""
         counts = [
             max(run.objects(dataset, metric, source), default=0)
-            for run in self.all_runs.everyone
+            for run in self.whole.all_runs
             for name, source, metric in run.tallies
             if name == dataset
         ]
@@ -190,7 +190,7 @@ class StudyScores:
         runs, source, slots = self.runs(norm), self.source(metric), self.object_slots
         home = {
             count: name
-            for count, name in sorted(homes(runs, metric, self.all_runs.sets, source).items())
+            for count, name in sorted(homes(runs, metric, self.whole.sets, source).items())
             if all(run.mean(name, metric, slots, count, source).scored for run in runs)
         }
         if len(home) < 2:
@@ -231,14 +231,14 @@ class StudyScores:
 
     def failed(self, norm: str) -> tuple[int, int]:
         """How many runs failed by the rule, and of how many."""
-        runs = [run for run in self.all_runs.of(norm) if run.failed is not None]
+        runs = [run for run in self.whole.of(norm) if run.failed is not None]
         if not runs:
             raise Undecided(f"no run of {norm} was judged by the failed-run rule")
         return sum(run.failed is True for run in runs), len(runs)
 
     def runs(self, norm: str) -> list[RunScores]:
         """Those of a normalization that count."""
-        return runs_that_count(self.section, self.all_runs, norm)
+        return runs_that_count(self.section, self.whole, norm)
 
 
 def runs_that_count(kept: Section, section: Section, norm: str) -> list[RunScores]:
@@ -287,7 +287,9 @@ class TransferScores:
         """The study that trains with the fewest objects and slots."""
         if len(self._sections) < len(self._transfer.studies):
             raise Undecided("not every section of the table was run")
-        return min(self._sections, key=lambda one: (self._sections[one].train_objects, self._sections[one].train_slots))
+        return min(
+            self._sections, key=lambda study: (self._sections[study].train_objects, self._sections[study].train_slots)
+        )
 
     def at(self, study: str, norm: str, metric: str) -> Estimate:
         """A normalization's median on the set, of the runs of one study."""

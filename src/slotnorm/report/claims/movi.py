@@ -262,7 +262,7 @@ def _no_best_ari(scores: TransferScores) -> Iterator[Part]:
         consistent = []
         for norm in MAIN:
             sections = [
-                above({one: scores.at(study, one, "ari") for one in MAIN}, (norm,), others_than(norm))
+                above({each: scores.at(study, each, "ari") for each in MAIN}, (norm,), others_than(norm))
                 for study in scores.studies
             ]
             best = every(sections)

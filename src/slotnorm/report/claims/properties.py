@@ -86,7 +86,7 @@ def _unnormalized(scores: StudyScores) -> Iterator[Part]:
         if not decisions:
             raise Undecided(f"{dataset} was not evaluated with {least} slots or more")
         verdict = every(list(decisions.values()))
-        against = next((k for k, one in decisions.items() if one.holds is verdict.holds), min(decisions))
+        against = next((k for k, decision in decisions.items() if decision.holds is verdict.holds), min(decisions))
         return Decision(verdict.holds, f"{dataset}, K {against}: {decisions[against].numbers}", verdict.reason)
 
     def low_precision() -> Decision:

@@ -49,7 +49,7 @@ class Choice:
 
     def require_known(self, sections: Sequence[Section]) -> None:
         """Refuse normalizations and metrics of which there is no run or no number."""
-        norms = ordered(run.norm for section in sections for run in section.everyone)
+        norms = ordered(run.norm for section in sections for run in section.all_runs)
         measured = {metric for section in sections for metric in section.metrics()}
         metrics = [metric for metric in all_metrics() if metric in measured]
         for option, asked, known in (("--norms", self.norms, norms), ("--metrics", self.metrics, metrics)):

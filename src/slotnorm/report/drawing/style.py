@@ -53,7 +53,7 @@ class Style:
 def mixed(first: str, second: str, share: float) -> str:
     """A colour between two, "#rrggbb", with this share of the second."""
     parts = (first[place : place + 2] for place in (1, 3, 5)), (second[place : place + 2] for place in (1, 3, 5))
-    channels = [round((1 - share) * int(one, 16) + share * int(other, 16)) for one, other in zip(*parts, strict=True)]
+    channels = [round((1 - share) * int(own, 16) + share * int(other, 16)) for own, other in zip(*parts, strict=True)]
     return "#" + "".join(f"{channel:02x}" for channel in channels)
 
 

@@ -8,7 +8,7 @@ from slotnorm.report.page import words
 from slotnorm.report.page.markup import element
 from slotnorm.report.page.panels import Shown, draw_panels, shown_panels
 from slotnorm.report.page.parts import Draft, Part, folded, listing, own_title, panel_title, part, prose
-from slotnorm.report.page.tables import draw_apart, draw_claims, draw_judged, draw_provenance, draw_with_and_without
+from slotnorm.report.page.tables import draw_claims, draw_excluded, draw_judged, draw_provenance, draw_with_and_without
 
 _RULE = (
     "The rule looks at three numbers: moving, how many segments follow the content of an image and are not at the same "
@@ -49,14 +49,14 @@ def claims(draft: Draft) -> Part:
 def tables(draft: Draft) -> Part:
     children: list[object] = []
     for contents in draft.report.sections:
-        both = contents.both
-        pairs = [(both.table, both.table_without_failed)]
-        if both.background is not None:
-            kept = both.background_without_failed
-            pairs.append((both.background.table, None if kept is None else kept.table))
-        drawn, apart = draw_with_and_without(pairs), draw_apart(contents)
-        if drawn or apart is not None:
-            children.append(folded(contents.section.title, *drawn, apart))
+        results = contents.results
+        pairs = [(results.table, results.table_without_failed)]
+        if results.background is not None:
+            kept = results.background_without_failed
+            pairs.append((results.background.table, None if kept is None else kept.table))
+        drawn, excluded = draw_with_and_without(pairs), draw_excluded(contents)
+        if drawn or excluded is not None:
+            children.append(folded(contents.section.title, *drawn, excluded))
     if not children:
         children = [element("p", "No run was scored, so there is no table.", class_="lacks")]
     return part("tables", "Appendix: all tables", *prose(_TABLES), *children)
@@ -66,11 +66,11 @@ def inside(draft: Draft) -> Part | None:
     """Diagnostics of the models, and scores read from attention instead of masks."""
     children: list[object] = []
     for contents in draft.report.sections:
-        section, both = contents.section, contents.both
+        section, results = contents.section, contents.results
         panels = [(own_title(section, shown.panel), shown) for shown in _diagnosed(contents)]
         panels += [
             (f"{panel_title(section, shown.panel)}, from attention", shown)
-            for shown in shown_panels(both.figures, both.figures_without_failed)
+            for shown in shown_panels(results.figures, results.figures_without_failed)
             if shown.panel.metric in ("f_ari", "ari") and shown.panel.source != section.source(shown.panel.metric)
         ]
         if panels:
@@ -79,18 +79,18 @@ def inside(draft: Draft) -> Part | None:
 
 
 def _diagnosed(contents: SectionContents) -> list[Shown]:
-    found = contents.diagnostics
-    if found is None:
+    measured = contents.diagnostics
+    if measured is None:
         return []
     panels = tuple(
         (TitledPanel(
-            metric, "", "slots", (found.dataset,), None, found.curves[metric], found.train_slots,
-            contents.section.train_objects, f"{title}, on {found.dataset}",
+            metric, "", "slots", (measured.dataset,), None, measured.curves[metric], measured.train_slots,
+            contents.section.train_objects, f"{title}, on {measured.dataset}",
         ),)
         for metric, title in _MEASURED.items()
-        if any(curve.count.any() for curve in found.curves.get(metric, {}).values())
+        if any(curve.count.any() for curve in measured.curves.get(metric, {}).values())
     )  # fmt: skip
-    return shown_panels([Figure("", "", "", panels, found.counts)], None)
+    return shown_panels([Figure("", "", "", panels, measured.counts)], None)
 
 
 def provenance(draft: Draft) -> Part:

@@ -60,7 +60,10 @@ def find(report: Report) -> Finding:
     named = _named(effect)
     before, after = effect.slots
     sentence = f"With {after} slots instead of {before}, {_contrasted(_clauses(named))}."
-    hedges = [SCORE, _ground(report, contents, effect), _noise(effect, named), _background(report, contents, named)]
+    hedges = [
+        SCORE, _ground(report, contents, effect), _noise(effect, named), _background(report, contents, named),
+        _pictured(contents, effect),
+    ]  # fmt: skip
     return Finding(sentence, tuple(hedge for hedge in hedges if hedge))
 
 
@@ -156,6 +159,14 @@ def _ground(report: Report, contents: SectionContents, effect: Effect) -> str:
     if left == whole:
         return f"{words}; the sentence is the same without {them}."
     return f"{words}. Without {them} {left}."
+
+
+def _pictured(contents: SectionContents, effect: Effect) -> str:
+    """Where the pictures are of other scenes than the sentence, which ones."""
+    illustration = contents.illustration
+    if illustration is None or illustration.dataset == effect.dataset:
+        return ""
+    return f"The pictures are of scenes with {set_in_words(contents.section, illustration.dataset)}."
 
 
 def _noise(effect: Effect, named: Sequence[Change]) -> str:

@@ -63,7 +63,7 @@ def _was(subjects: list[str]) -> str:
 def _slots(section: Section) -> list[str]:
     known = section.slots()
     if len(known) == 1:
-        return [f"{section.title} was tested with {known[0]} slots alone: its curves are points."]
+        return [f"{section.title} was tested with {counted(known[0], 'slot')} alone: its curves are points."]
     if known and max(known) <= section.train_slots:
         return [f"{section.title} was never tested with more than the {section.train_slots} slots of training."]
     if known and section.train_slots not in known:

@@ -47,10 +47,10 @@ _NORMS = (
 
 def first_screen(draft: Draft, title: str, lead: str) -> Markup:
     """The finding, and beside it the slider; below, what the finding rests on."""
-    found = finding.find(draft.report)
-    told = element("div", element("h1", title), unbroken(found.sentence, class_="finding"), class_="told")
+    opening = finding.find(draft.report)
+    told = element("div", element("h1", title), unbroken(opening.sentence, class_="finding"), class_="told")
     leading = element("p", lead, class_="lead") if lead else None
-    hedges = element("div", leading, *(unbroken(hedge) for hedge in found.hedges), class_="hedges")
+    hedges = element("div", leading, *(unbroken(hedge) for hedge in opening.hedges), class_="hedges")
     empty = element("div", element("p", _NO_PICTURES, class_="lacks"), class_="explorer without")
     return element(
         "header", told, draw_explorer(draft.sliders) if draft.sliders else empty, hedges, class_="first"
@@ -61,7 +61,7 @@ def table_of_contents(chapters: Sequence[Part], appendices: Sequence[Part]) -> M
     """Links to every part, the appendices apart."""
 
     def entries(parts: Sequence[Part]) -> list[Markup]:
-        return [element("li", element("a", one.heading, href=f"#{one.name}")) for one in parts]
+        return [element("li", element("a", chapter.heading, href=f"#{chapter.name}")) for chapter in parts]
 
     rest = element("ol", *entries(appendices), class_="appendices")
     return element("nav", element("ol", *entries(chapters)), rest, aria_label="Contents", class_="contents")

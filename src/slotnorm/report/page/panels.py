@@ -119,10 +119,10 @@ def _drawn(panel: Panel, limits: tuple[float, float]) -> dict[str, Any]:
             if len(curve.runs) > 1:
                 drawn["across_runs"] = [_list(across.runs[name], _DECIMALS_DRAWN) for name in curve.runs]
         curves.append(drawn)
-    found: dict[str, Any] = {"limits": list(limits), "curves": curves}
+    content: dict[str, Any] = {"limits": list(limits), "curves": curves}
     if isinstance(panel, PathPanel):
-        found["across_limits"] = list(limits_of([panel], across=True))
-    return found
+        content["across_limits"] = list(limits_of([panel], across=True))
+    return content
 
 
 def _list(values: NDArray[np.float64], decimals: int = _DECIMALS) -> list[float | None]:

@@ -17,7 +17,7 @@ class Sprites:
     """The texts of all pictures, each once however many studies show it; a picture is told by its number."""
 
     def __init__(self) -> None:
-        self.texts = [""]  # number 0 is no picture
+        self.texts = [""]  # number 0 is not a picture
         self._numbers: dict[str, int] = {}
 
     def add(self, text: str) -> int:

@@ -68,10 +68,12 @@ def other_measures(draft: Draft) -> Part | None:
     """Figures of metrics that no part above speaks of: mBO, mIoU, those of plugins."""
     children: list[object] = []
     for contents in draft.report.sections:
-        both, section = contents.both, contents.section
-        for number, figure in enumerate(both.figures):
-            kept = both.figures_without_failed
-            same = None if kept is None else [one for one in kept if one.caption == both.figures[number].caption]
+        results, section = contents.results, contents.section
+        for number, figure in enumerate(results.figures):
+            kept = results.figures_without_failed
+            same = (
+                None if kept is None else [other for other in kept if other.caption == results.figures[number].caption]
+            )
             panels = [
                 (panel_title(section, shown.panel), shown)
                 for shown in shown_panels([figure], same)
@@ -102,10 +104,10 @@ def _curves(
     """The panels of all studies that are wanted; None where no study has any."""
     children: list[object] = []
     for contents in draft.report.sections:
-        both, section = contents.both, contents.section
+        results, section = contents.results, contents.section
         panels = [
             shown
-            for shown in shown_panels(both.figures, both.figures_without_failed)
+            for shown in shown_panels(results.figures, results.figures_without_failed)
             if wanted(section, shown.panel)
         ]  # fmt: skip
         if panels:
@@ -137,7 +139,7 @@ def background(draft: Draft) -> Part | None:
     """F-ARI beside ARI, and who holds the background."""
     children: list[object] = []
     for contents in draft.report.sections:
-        section, held, kept = contents.section, contents.both.background, contents.both.background_without_failed
+        section, held, kept = contents.section, contents.results.background, contents.results.background_without_failed
         if held is None:
             continue
         without = None if not section.failures else [kept.figure] if kept is not None else []

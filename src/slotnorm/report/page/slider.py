@@ -61,7 +61,7 @@ class Slider:
     @cached_property
     def runs(self) -> Mapping[str, RunScores]:
         """The run that is shown of each normalization, where it is among those of the report."""
-        by_name = {run.name: run for run in self.section.everyone}
+        by_name = {run.name: run for run in self.section.all_runs}
         shown = {norm: by_name.get(examples.run) for norm, examples in self.illustration.examples.items()}
         return {norm: run for norm, run in shown.items() if run is not None}
 

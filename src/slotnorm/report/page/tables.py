@@ -69,7 +69,7 @@ def draw_claims(outcomes: Sequence[Outcome]) -> Markup:
     missing = [outcome for outcome in outcomes if outcome.verdict == "not run"]
     parts: list[Markup] = [element("ul", *badges, class_="verdicts"), *map(_claim, ran)]
     if missing:
-        names = [element("li", f"{one.claim.number}. {one.claim.statement}") for one in missing]
+        names = [element("li", f"{outcome.claim.number}. {outcome.claim.statement}") for outcome in missing]
         summary = element("summary", _badge("not run"), f" {counted(len(missing), 'claim')} that no run speaks to")
         parts.append(element("details", summary, element("ul", *names, class_="findings")))
     return joined(parts)
@@ -96,15 +96,15 @@ def _badge(verdict: str) -> Markup:
     return element("span", verdict, class_=f"badge {_VERDICTS[verdict]}")
 
 
-def draw_apart(contents: SectionContents) -> Markup | None:
+def draw_excluded(contents: SectionContents) -> Markup | None:
     """Scenes that the headline numbers leave out, where there are any."""
-    shown = [one for one in contents.apart if one.few or one.undefined]
+    shown = [scenes for scenes in contents.excluded if scenes.few or scenes.undefined]
     if not shown:
         return None
-    labels, rows = looks(one.norm for one in shown), []
-    for one in shown:
-        cells = (one.dataset, one.scored, one.undefined, one.few, number(one.f_ari_of_few, "f_ari"))
-        name = element("th", labels[one.norm].label, scope="row", class_=css_class(one.norm))
+    labels, rows = looks(scenes.norm for scenes in shown), []
+    for scenes in shown:
+        cells = (scenes.dataset, scenes.scored, scenes.undefined, scenes.few, number(scenes.f_ari_of_few, "f_ari"))
+        name = element("th", labels[scenes.norm].label, scope="row", class_=css_class(scenes.norm))
         rows.append(element("tr", name, *(element("td", cell) for cell in cells)))
     heads = ("", "set", "scenes in the scores", "without F-ARI", "fewer than two visible objects", "F-ARI of those")
     head = element("tr", *(element("th", words, scope="col") for words in heads))
@@ -143,17 +143,17 @@ def draw_facts(facts: Mapping[str, Any]) -> Markup:
 
 
 def _flat(facts: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    found: list[tuple[str, str]] = []
+    lines: list[tuple[str, str]] = []
     for name, value in facts.items():
         if value is None:
             continue
         if isinstance(value, Mapping):
-            found += _flat(value, f"{prefix}{name}.")
+            lines += _flat(value, f"{prefix}{name}.")
         elif isinstance(value, list | tuple):
-            found.append((f"{prefix}{name}", ", ".join(map(str, value))))
+            lines.append((f"{prefix}{name}", ", ".join(map(str, value))))
         else:
-            found.append((f"{prefix}{name}", str(value)))
-    return found
+            lines.append((f"{prefix}{name}", str(value)))
+    return lines
 
 
 def wide(table: Markup, label: str) -> Markup:

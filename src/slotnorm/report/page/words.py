@@ -48,7 +48,7 @@ def objects_of(section: Section, dataset: str) -> tuple[int, int] | None:
         return test.objects
     counts = {
         count
-        for run in section.everyone
+        for run in section.all_runs
         for name, source, metric in run.tallies
         if name == dataset
         for count in run.objects(dataset, metric, source)
@@ -65,7 +65,7 @@ def objects_in_words(section: Section, dataset: str) -> str:
     return counted(most, "object") if few == most else f"{few} to {most} objects"
 
 
-def beside_training(section: Section, dataset: str) -> str:
+def against_training(section: Section, dataset: str) -> str:
     """ "as in training", "more than in training", or nothing where one of the two is not known."""
     known = objects_of(section, dataset)
     if known is None or section.train_objects <= 0:
@@ -75,13 +75,13 @@ def beside_training(section: Section, dataset: str) -> str:
 
 def set_in_words(section: Section, dataset: str) -> str:
     """ "2 to 4 objects, as in training"."""
-    beside = beside_training(section, dataset)
-    return objects_in_words(section, dataset) + (f", {beside}" if beside else "")
+    compared = against_training(section, dataset)
+    return objects_in_words(section, dataset) + (f", {compared}" if compared else "")
 
 
 def task_of(section: Section) -> str:
     """What the models of a study do, "rebuilds the image from its slots"; nothing where runs do not say."""
-    document = section.everyone[0].facts.get("experiment")
+    document = section.all_runs[0].facts.get("experiment")
     model: Any = document.get("recipe", {}).get("model", {}) if isinstance(document, Mapping) else {}
     return _TASKS.get(str(model.get("kind", "")), "") if isinstance(model, Mapping) else ""
 
