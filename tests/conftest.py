@@ -1,5 +1,34 @@
+import json
 import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+COUNTS = Path(__file__).parents[1] / "docs" / "reliability.json"
 
 # One thread a test process: two processes run side by side, and CPU bits depend on the number of threads.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Runs that ask for slow tests write how many faults were tried and survived, for docs/reliability.md.
+
+    A test says so by `record_property("fault", (fault, tried, survived))`. One that failed loses its entry.
+    """
+    if "slow" not in config.option.markexpr.replace("not (slow", ""):
+        return
+    counts = json.loads(COUNTS.read_text()) if COUNTS.exists() else {}
+    before = dict(counts)
+    for outcome in ("failed", "passed"):
+        for report in terminalreporter.stats.get(outcome, []):
+            faults = [value for name, value in getattr(report, "user_properties", []) if name == "fault"]
+            if outcome == "failed":
+                counts.pop(report.nodeid, None)
+            elif faults and report.when == "call":
+                counts[report.nodeid] = [list(fault) for fault in faults]
+    if counts != before:
+        COUNTS.write_text(json.dumps(dict(sorted(counts.items())), indent=1) + "\n")
+        subprocess.run([sys.executable, str(COUNTS.with_name("make_reliability.py"))], check=True)

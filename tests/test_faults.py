@@ -7,6 +7,7 @@ import random
 import shutil
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,9 @@ def copy(run: Run, folder: Path) -> Run:
     return Run.open(folder / run.name)
 
 
-def test_a_run_killed_after_any_system_call_of_a_save_resumes_to_the_same_bits(tmp_path: Path, data: Path) -> None:
+def test_a_run_killed_after_any_system_call_of_a_save_resumes_to_the_same_bits(
+    tmp_path: Path, data: Path, record_property: Callable[..., None]
+) -> None:
     """One run, killed at the first call of its next save, then at the second, and so on until a save has no more."""
     experiment = tiny.experiment(steps=20, checkpoint_every=1, validate_every=100)
     reference = train(experiment, tmp_path / "unbroken", data=data)
@@ -80,6 +83,7 @@ def test_a_run_killed_after_any_system_call_of_a_save_resumes_to_the_same_bits(t
         deaths += 1
     assert deaths > 25
     assert_same(Run.open(tmp_path / "runs" / experiment.run_name), reference)
+    record_property("fault", ("kill -9 after every system call of a save", deaths, deaths))
 
 
 def kill_at_random(experiment: Experiment, folder: Path, data: Path, kills: int, seed: int) -> Run:
@@ -100,18 +104,24 @@ def kill_at_random(experiment: Experiment, folder: Path, data: Path, kills: int,
 
 
 @pytest.mark.parametrize("norm", ["batch_norm"])
-def test_a_run_killed_at_random_moments_ends_with_the_same_bits(tmp_path: Path, data: Path, norm: str) -> None:
+def test_a_run_killed_at_random_moments_ends_with_the_same_bits(
+    tmp_path: Path, data: Path, norm: str, record_property: Callable[..., None]
+) -> None:
     experiment = tiny.experiment(norm, steps=30, checkpoint_every=3)
     reference = train(experiment, tmp_path / "unbroken", data=data)
     assert_same(kill_at_random(experiment, tmp_path / "runs", data, kills=6, seed=0), reference)
+    record_property("fault", ("kill -9 at random moments, half of them in a save", 6, 6))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("norm", ["weighted_mean", "weighted_sum", "batch_norm"])
-def test_a_run_killed_a_hundred_times_ends_with_the_same_bits(tmp_path: Path, data: Path, norm: str) -> None:
+def test_a_run_killed_a_hundred_times_ends_with_the_same_bits(
+    tmp_path: Path, data: Path, norm: str, record_property: Callable[..., None]
+) -> None:
     experiment = tiny.experiment(norm, steps=600, checkpoint_every=3)
     reference = train(experiment, tmp_path / "unbroken", data=data)
     assert_same(kill_at_random(experiment, tmp_path / "runs", data, kills=100, seed=1), reference)
+    record_property("fault", ("kill -9, a hundred times in one run", 100, 100))
 
 
 EXIT_CODES = {"SIGTERM": 143, "SIGINT": 130, "SIGHUP": 129, "SIGUSR1": 138, "SIGUSR2": 140, "SIGXCPU": 152}
@@ -222,7 +232,10 @@ def test_a_truncated_newest_checkpoint_is_named_and_passed_over(
     assert_same(again, unbroken)
 
 
-def test_twenty_truncations_and_two_hundred_flipped_bits_are_all_noticed(tmp_path: Path, unbroken: Run) -> None:
+def test_twenty_truncations_and_two_hundred_flipped_bits_are_all_noticed(
+    tmp_path: Path, unbroken: Run, record_property: Callable[..., None]
+) -> None:
+    record_property("fault", ("a checkpoint that is cut, or has one bit flipped", 220, 220))
     chance = random.Random(0)
     folder = copy(unbroken, tmp_path).checkpoints
     newest = sorted(folder.glob("step-12.*"))
@@ -293,7 +306,10 @@ def test_a_run_whose_last_checkpoint_is_damaged_is_left_out_and_the_others_are_e
     assert [job.run.path for job in plan_evaluations([tmp_path], **evaluate)] == [whole.path]
 
 
-def test_one_flipped_bit_in_an_exported_file_is_noticed(tmp_path: Path, unbroken: Run) -> None:
+def test_one_flipped_bit_in_an_exported_file_is_noticed(
+    tmp_path: Path, unbroken: Run, record_property: Callable[..., None]
+) -> None:
+    record_property("fault", ("one bit flipped in an exported model", 100, 100))
     path = unbroken.export(tmp_path / "model.safetensors")
     content, chance = path.read_bytes(), random.Random(0)
     for _ in range(100):

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,7 @@ def written_paths() -> list[str]:
     """Of a run: what train, sweep and eval write, files and folders; those that are replaced by a rename among them."""
     return [
         ".lock", "experiment.json", "metrics.jsonl", "metrics.csv", "checkpoints", "pictures", "rows", "rows/.lock",
-        "rows/toy.npz", "rows/judgement.json", "rows/.unfinished", "checkpoints/step-16.safetensors",
+        "rows/SET.npz", "rows/binding.json", "rows/.unfinished", "checkpoints/step-16.safetensors",
         "checkpoints/step-16.optimizer.safetensors", "checkpoints/step-16.json", "pictures/step-16.png",
     ]  # fmt: skip
 
@@ -55,9 +56,11 @@ def written_paths() -> list[str]:
 @pytest.mark.parametrize("leads_to", ["something", "nothing"])
 @pytest.mark.parametrize("name", written_paths())
 def test_no_verb_writes_through_a_link_in_a_run(
-    tmp_path: Path, data: Path, unfinished: Path, name: str, leads_to: str
+    tmp_path: Path, data: Path, unfinished: Path, name: str, leads_to: str, record_property: Callable[..., None]
 ) -> None:
+    record_property("fault", ("a link in the place of a file or folder that is written", 1, 1))
     path = shutil.copytree(unfinished, tmp_path / "runs" / unfinished.name)
+    name = name.replace("SET.npz", next((unfinished / "rows").glob("*.npz")).name)
     place, victims = path / name, tmp_path / "victims"
     victims.mkdir()
     victim = victims / "victim"

@@ -25,6 +25,7 @@ from slotnorm.data.scenes import Scenes
 from slotnorm.errors import DamagedFile, NonFinite, UserError
 from slotnorm.runtime.progress import Progress
 from slotnorm.storage import seals
+from slotnorm.storage.documents import LARGEST, check_document, require_between
 from slotnorm.storage.files import open_in_place, write_at
 from slotnorm.storage.locks import NAME, Lock
 from slotnorm.storage.seals import canonical, write_sealed
@@ -40,6 +41,21 @@ class _State:
     done: int
     full: dict[str, list[int]]
     started: dict[str, int]
+
+
+@dataclass(frozen=True)
+class _Document:
+    """What building.json says: the request, and the state with checksums in hexadecimal."""
+
+    request: dict[str, Any]
+    done: int
+    full: dict[str, str]
+    started: dict[str, int]
+
+    def __post_init__(self) -> None:
+        require_between("done", self.done, 0, LARGEST)
+        for crc in self.started.values():
+            require_between("a checksum", crc, 0, (1 << 32) - 1)
 
 
 class Builder:
@@ -229,14 +245,14 @@ class Builder:
 
     def _resume(self) -> None:
         path = self.directory / STATE
-        content = layout.read_manifest(path)
         problem = DamagedFile(f"{path} is not what was written; delete {self.directory} and build the set again")
         try:
-            known = {key: content["request"][key] for key in self._request}
-            full = {name: layout.unpack(text).tolist() for name, text in content["full"].items()}
-            state = _State(int(content["done"]), full, {name: int(crc) for name, crc in content["started"].items()})
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            content = check_document(_Document, layout.read_manifest(path), path, "the state of a build")
+            known = {key: content.request[key] for key in self._request}
+            full = {name: layout.unpack(text).tolist() for name, text in content.full.items()}
+        except (KeyError, ValueError) as error:
             raise problem from error
+        state = _State(content.done, full, content.started)
         self._refuse_other(known, "holds a half-built set")
         for field in self._fields:
             blocks = len(full[field.name]) if field.name in full and field.name in state.started else -1

@@ -29,6 +29,7 @@ def verify(scenes: Scenes) -> None:
     read = 0
     with Progress("MiB verified", sum(path.stat().st_size for path in paths.values()) >> 20) as progress:
         for name, path in paths.items():
+            _require_finite(scenes, name)
             digest = hashlib.sha256()
             with open(path, "rb") as file:
                 while content := file.read(_READ_BYTES):
@@ -40,6 +41,19 @@ def verify(scenes: Scenes) -> None:
                 raise DamagedFile(
                     f"{path} does not have the SHA-256 of its manifest; delete its folder and build the set again"
                 )
+
+
+def _require_finite(scenes: Scenes, name: str) -> None:
+    """Refuse numbers that no set is built with: whoever put them there could seal the set again."""
+    column = scenes.columns[name]
+    rows = column.rows
+    if rows.dtype.kind == "f":
+        step = max(1, _READ_BYTES // max(1, column.field.row_bytes))
+        for first in range(0, len(rows), step):
+            finite = np.isfinite(rows[first : first + step]).reshape(len(rows[first : first + step]), -1).all(axis=1)
+            if not finite.all():
+                scene = first + int(np.argmin(finite))
+                raise DamagedFile(f"{column.path} has {name} of scene {scene} that are not finite; build the set again")
 
 
 def describe(scenes: Scenes) -> str:

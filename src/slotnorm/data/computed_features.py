@@ -4,6 +4,7 @@ Such a set is a folder with the network's weights (`backbone.safetensors`) and a
 images. `Scenes.open` opens it like any other, so training and evaluation need not know.
 """
 
+import dataclasses
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,13 +13,15 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import save_file
 
-from slotnorm.data.backbones import FrozenBackbone, timm_backbone
+from slotnorm.config import Protocol
+from slotnorm.data.backbones import FrozenBackbone, Norm, timm_backbone
 from slotnorm.data.features import default_folder
 from slotnorm.data.manifest import MANIFEST, Field, read_manifest
 from slotnorm.data.resize import resize
 from slotnorm.data.scenes import BACKBONE, Column, Scenes
 from slotnorm.errors import DamagedFile, NonFinite, UserError
 from slotnorm.storage import files, seals
+from slotnorm.storage.documents import check_document
 from slotnorm.storage.seals import canonical, digest, write_sealed
 
 _FORMAT = "slotnorm features on the fly 1"
@@ -77,18 +80,34 @@ def write_feature_set(scenes: Scenes, backbone: FrozenBackbone, out: str | Path 
     return folder
 
 
+@dataclasses.dataclass(frozen=True)
+class _Manifest:
+    """What the manifest of a set with features on the fly says."""
+
+    format: str
+    backbone: str
+    norm: Norm
+    protocol: Protocol
+    sha256_of_tensors: str
+    images: str
+    """The folder of the images."""
+    fingerprint_of_images: str
+    sha256_of_file: str
+
+
 def open_feature_set(folder: Path) -> Scenes:
     """Open a folder of `write_feature_set`; the network is on the CPU until `Scenes.compute_on` moves it."""
-    content = read_manifest(folder / MANIFEST)
-    if content.get("format") != _FORMAT:
+    written = read_manifest(folder / MANIFEST)
+    if written.get("format") != _FORMAT:
         raise DamagedFile(f"{folder / MANIFEST} was changed after it was written; make the set again")
-    if files.sha256(folder / BACKBONE) != content["sha256_of_file"]:
+    content = check_document(_Manifest, written, folder / MANIFEST, "the manifest of a set", "make the set again")
+    if not (folder / BACKBONE).is_file() or files.sha256(folder / BACKBONE) != content.sha256_of_file:
         raise DamagedFile(f"{folder / BACKBONE} was changed after it was written; make the set again")
-    scenes = Scenes.open(content["images"])
-    if scenes.fingerprint != content["fingerprint_of_images"]:
+    scenes = Scenes.open(content.images)
+    if scenes.fingerprint != content.fingerprint_of_images:
         raise DamagedFile(f"{scenes.directory} is not the set that {folder} was made for; make it again")
-    backbone = timm_backbone(content["backbone"], folder / BACKBONE, content["norm"], content["protocol"])
-    opened = attach_features(scenes, backbone, content["sha256_of_file"])
+    backbone = timm_backbone(content.backbone, folder / BACKBONE, content.norm, content.protocol)
+    opened = attach_features(scenes, backbone, content.sha256_of_file)
     opened.manifest["files"]["features"]["file"] = str((folder / BACKBONE).resolve())
     return opened
 

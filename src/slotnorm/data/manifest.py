@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 
 from slotnorm.errors import DamagedFile, UserError
 from slotnorm.storage import seals
+from slotnorm.storage.documents import LARGEST, check_document, require_between, require_counts
 from slotnorm.storage.seals import read_sealed
+from slotnorm.storage.serialization import newer
 
 FORMAT = "slotnorm scenes 1"
 MANIFEST = "manifest.json"
@@ -140,7 +142,40 @@ def load_manifest(directory: Path) -> tuple[dict[str, Any], list[Field]]:
     for key in ("provenance", "properties", "objects"):
         need(isinstance(manifest.get(key), dict), f"{key} is not an object")
     need(isinstance(manifest.get("protocol"), str), "its protocol is not a text")
+    check_document(_Manifest, manifest, path, "the manifest of a set", "delete its folder and build the set again")
     return manifest, [_load_field(name, entry, num, need) for name, entry in manifest["files"].items()]
+
+
+@dataclass(frozen=True)
+class _File:
+    """What a manifest says of a file; how its values depend on each other is checked by `_load_field`."""
+
+    file: str
+    shape: tuple[int, ...]
+    dtype: str
+    sha256: str
+    scenes_per_block: int
+    checksums: str
+
+
+@dataclass(frozen=True)
+class _Manifest:
+    """What manifest.json says."""
+
+    format: str
+    library: str
+    protocol: str
+    provenance: dict[str, Any]
+    properties: dict[str, tuple[str, ...]]
+    scenes: int
+    objects: dict[str, int]
+    """How many scenes have so many objects."""
+    files: dict[str, _File]
+    requested: int | None = newer(None)
+
+    def __post_init__(self) -> None:
+        require_between("scenes", self.scenes, 1, LARGEST)
+        require_counts("objects", self.objects, self.scenes)
 
 
 def _load_field(name: str, entry: Any, num: int, need: Any) -> Field:

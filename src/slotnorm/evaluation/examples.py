@@ -17,11 +17,23 @@ from slotnorm.evaluation.decomposer import Decomposer, evaluating
 from slotnorm.evaluation.label_maps import as_maps
 from slotnorm.models import SlotModel
 from slotnorm.storage import archives
+from slotnorm.storage.documents import check_document
 
 LARGEST_SIDE = 96  # pixels of what is kept: pictures are for the eye, and 24 slots of a dozen scenes add up
 _FORMAT = 1
 _SMALL_SIDE = 32  # up to this size reconstructions are kept for every K, above only where they are asked for
 _STEP = 5  # of 255: shares are kept in steps of two percent, which no eye can see, and the file stays small
+
+
+@dataclass(frozen=True)
+class _Record:
+    """What a file of examples says besides its arrays."""
+
+    format: int
+    run: str
+    norm: str
+    dataset: str
+    facts: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -63,6 +75,24 @@ class Examples:
         arrays |= {f"reconstruction-{k}": pixels for k, pixels in self.reconstructions.items()}
         archives.write_arrays(path, {name: array for name, array in arrays.items() if array is not None})
 
+    def _require_shapes(self) -> None:
+        """Refuse arrays that are not of the same scenes, or not pixels."""
+        n = len(self.scenes)
+        arrays: list[tuple[NDArray[Any] | None, tuple[int | None, ...]]] = [
+            (self.images, (n, None, None, 3)), (self.labels, (n, None, None)),
+            *((masks, (n, k, None, None)) for k, masks in self.masks.items()),
+            *((pixels, (n, None, None, 3)) for pixels in self.reconstructions.values()),
+        ]  # fmt: skip
+        for array, shape in arrays:
+            if array is not None and (
+                array.dtype != np.uint8
+                or array.ndim != len(shape)
+                or any(length not in (None, there) for length, there in zip(shape, array.shape, strict=True))
+            ):
+                raise ValueError(f"an array is {array.shape} {array.dtype}, not {shape} uint8")
+        if self.scenes.ndim != 1 or self.scenes.dtype.kind != "i":
+            raise ValueError("its scenes are not numbered")
+
     @classmethod
     def load(cls, path: Path) -> "Examples":
         """Read a file of `save`; anything else than what was written is a DamagedFile."""
@@ -71,19 +101,22 @@ class Examples:
             record = archives.from_text(arrays["record"])
             if record["format"] != _FORMAT:
                 raise UserError(
-                    f"{path} has examples in format {record['format']}, this slotnorm reads {_FORMAT}; install a newer "
-                    "one, or delete it and make it again"
+                    f"{path} has examples in format {str(record['format'])[:40]}, this slotnorm reads {_FORMAT}; "
+                    "install a newer one, or delete it and make it again"
                 )
+            told = check_document(_Record, record, path, "the record of examples", "delete it and make it again")
             by_slots: dict[str, dict[int, NDArray[np.uint8]]] = {"masks": {}, "reconstruction": {}}
             for name, array in arrays.items():
                 kind, dash, number = name.partition("-")
                 if dash:
                     by_slots[kind][int(number)] = array
-            return cls(
-                record["run"], record["norm"], record["dataset"], arrays["scenes"], arrays.get("images"),
-                arrays.get("labels"), by_slots["masks"], by_slots["reconstruction"], record["facts"],
+            examples = cls(
+                told.run, told.norm, told.dataset, arrays["scenes"], arrays.get("images"),
+                arrays.get("labels"), by_slots["masks"], by_slots["reconstruction"], told.facts,
             )  # fmt: skip
-        except (ValueError, KeyError, TypeError) as error:
+            examples._require_shapes()
+            return examples
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             if isinstance(error, UserError):
                 raise
             raise DamagedFile(

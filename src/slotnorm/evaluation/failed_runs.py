@@ -17,6 +17,7 @@ from slotnorm.evaluation.decomposer import Decomposer, evaluating
 from slotnorm.evaluation.label_maps import as_maps
 from slotnorm.metrics import labels_from_masks
 from slotnorm.models import SlotModel
+from slotnorm.storage.documents import LARGEST, require_between
 
 RULE = 1  # of the statistics and thresholds below: raised when any of them changes
 SCENES = 128  # how many a run is judged on
@@ -28,6 +29,26 @@ _SHARPEST = 0.1  # share of the pixels: a set predictor may leave a large backgr
 _FEWEST_MOVING = 1.0  # segments an image
 _MOST_SHARING = 0.5  # of all slots
 _LEAST_COHERENCE = 0.25  # of the way from chance to agreement
+
+
+@dataclasses.dataclass(frozen=True)
+class JudgementDocument:
+    """What binding.json says of a run."""
+
+    rule: int
+    failed: bool
+    reason: str
+    moving: float
+    sharing: float
+    coherence: float
+    dataset: str
+    num_scenes: int
+    slots: int
+    weights: str
+
+    def __post_init__(self) -> None:
+        require_between("num_scenes", self.num_scenes, 1, LARGEST)
+        require_between("slots", self.slots, 1, LARGEST)
 
 
 @dataclasses.dataclass(frozen=True)

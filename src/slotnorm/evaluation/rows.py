@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from slotnorm.errors import DamagedFile, UserError, nearest
+from slotnorm.evaluation.row_header import check_header
 from slotnorm.storage import archives, files
 from slotnorm.storage.archives import frozen
 
@@ -171,14 +172,15 @@ class Rows:
             content = archives.from_text(arrays["header"])
             if content["format"] != _FORMAT:
                 raise UserError(
-                    f"{path} has rows in format {content['format']}, this slotnorm reads {_FORMAT}; install a newer "
-                    "one, or evaluate anew"
+                    f"{path} has rows in format {str(content['format'])[:40]}, this slotnorm reads {_FORMAT}; install "
+                    "a newer one, or evaluate anew"
                 )
+            check_header(content["header"], path)
             columns: dict[str, Any] = {name: arrays[name] for name in COLUMNS}
             for name in _TEXTS:
                 columns[name] = _Texts(arrays[name], archives.from_text(arrays[f"{name}_names"]))
             return Rows(content["header"], **columns)
-        except (KeyError, ValueError, TypeError, IndexError, RecursionError) as error:
+        except (KeyError, ValueError, TypeError, IndexError, AttributeError, OverflowError, RecursionError) as error:
             if isinstance(error, UserError):
                 raise
             raise DamagedFile(f"{path} is sealed but holds no rows ({error}); evaluate the run again") from error

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from slotnorm import __version__
 from slotnorm.data.scenes import Scenes, data_fingerprint
-from slotnorm.errors import NonFinite, UserError, nearest
+from slotnorm.errors import DamagedFile, NonFinite, UserError, nearest
 from slotnorm.evaluation.decomposer import Decomposer, evaluating
 from slotnorm.evaluation.measurement import Column, Measurement
 from slotnorm.evaluation.rows import MISSING, Rows
@@ -101,8 +101,15 @@ class Scores:
     def load(cls, path: Path) -> "Scores":
         """Read a file of `save`."""
         arrays = archives.read_arrays(path)
-        predictions = {int(name.partition("-")[2]): array for name, array in arrays.items() if "-" in name}
-        return cls(arrays["images"], arrays["slots"], arrays["values"], predictions)
+        named = {name.removeprefix("predictions-"): array for name, array in arrays.items() if "-" in name}
+        images, slots, values = (arrays.get(name, np.zeros(0)) for name in ("images", "slots", "values"))
+        kinds = [(array.ndim, array.dtype.kind) for array in (images, slots, values)]
+        fits = kinds == [(1, "i"), (1, "i"), (2, "f")] and len(images) == len(slots) == len(values)
+        for number, array in named.items():
+            fits &= number.isdecimal() and len(number) < 10 and (array.ndim, array.dtype.kind) == (3, "f")
+        if not fits:
+            raise DamagedFile(f"{path} is sealed but holds no scores; delete it and evaluate the run again")
+        return cls(images, slots, values, {int(number): array for number, array in named.items()})
 
 
 class Evaluation:

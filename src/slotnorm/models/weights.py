@@ -4,6 +4,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors import torch as safetensors_torch
 from torch import Tensor
@@ -14,13 +15,30 @@ from slotnorm.errors import DamagedFile, NonFinite, UserError
 from slotnorm.models.building import build
 from slotnorm.models.parts import SlotModel
 from slotnorm.storage import files
+from slotnorm.storage.documents import LARGEST, check_document, require_between, require_hash
 from slotnorm.storage.fingerprints import fingerprint
 from slotnorm.storage.seals import open_description, seal_description
-from slotnorm.storage.serialization import from_document, to_document
+from slotnorm.storage.serialization import to_document
 
 _FORMAT = 1
 _KEY = "slotnorm"
 _ROUNDED = "rounded_from"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Description:
+    """What the metadata of a weights file says."""
+
+    format: int
+    slotnorm: str
+    step: int
+    experiment: Experiment
+    facts: dict[str, Any]
+    sha256_of_tensors: str
+
+    def __post_init__(self) -> None:
+        require_between("step", self.step, 0, LARGEST)
+        require_hash(self.sha256_of_tensors)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,14 +99,15 @@ def unpack(path: Path) -> Weights:
     metadata, tensors = read_tensors(path)
     if _KEY not in metadata:
         raise UserError(f"{path} holds tensors but no experiment: it was not written by slotnorm; use run.export(...)")
-    description = open_description(_KEY, metadata, path)
-    if description.get("format") != _FORMAT:  # before all else, which a newer one may say in another way
-        given = str(description.get("format"))[:40]
+    content = open_description(_KEY, metadata, path)
+    if content.get("format") != _FORMAT:  # before all else, which a newer one may say in another way
+        given = str(content.get("format"))[:40]
         raise UserError(f"{path} has format {given}, this slotnorm reads {_FORMAT}: install a newer one")
-    if description.get("sha256_of_tensors") != fingerprint(tensors):
+    if content.get("sha256_of_tensors") != fingerprint(tensors):
         raise DamagedFile(f"{path} is damaged: its content is not what was written; get it again")
-    experiment = from_document(Experiment, description["experiment"])
-    return Weights(tensors, experiment, description["step"], description["facts"])
+    description = check_document(_Description, content, path, "the weights of an experiment", "get it again")
+    require_finite_file(tensors, path)
+    return Weights(tensors, description.experiment, description.step, description.facts)
 
 
 def is_foreign(path: Path) -> bool:
@@ -114,14 +133,36 @@ def require_finite(tensors: dict[str, Tensor]) -> None:
             raise NonFinite(f"{name} is not finite and is not saved; lower recipe.learning-rate and resume")
 
 
+def require_finite_file(tensors: dict[str, Tensor], path: Path) -> None:
+    """Refuse a file with a NaN or infinite number: none is ever saved, so somebody made it."""
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not tensor.isfinite().all():
+            raise DamagedFile(f"{path} is not what a training saves: {name} is not finite; get it again")
+
+
+def require_fit(expected: dict[str, Tensor], tensors: dict[str, Tensor], path: Path) -> None:
+    """Refuse tensors that do not have the names, shapes and types of a model's: none is cut, repeated or left out."""
+    for name in [*expected, *tensors]:
+        if name not in tensors or name not in expected:
+            lacks = "lacks" if name not in tensors else "has, beyond those of the model,"
+            raise UserError(f"{path} does not fit the model of its experiment: it {lacks} {name[:80]}")
+        wanted, given = expected[name], tensors[name]
+        if (wanted.shape, wanted.dtype) != (given.shape, given.dtype):
+            raise UserError(
+                f"{path} does not fit the model of its experiment: {name[:80]} is {tuple(given.shape)} {given.dtype}, "
+                f"not {tuple(wanted.shape)} {wanted.dtype}"
+            )
+
+
 def restore(weights: Weights, path: Path) -> SlotModel:
-    """The model of an experiment with these weights, in evaluation mode and with its `experiment` attached."""
+    """The model of an experiment with these weights, in evaluation mode and with its `experiment` attached.
+
+    Whether the file holds that model is known before the model takes any memory.
+    """
+    with torch.device("meta"):
+        require_fit(build(weights.experiment).state_dict(), weights.tensors, path)
     model = build(weights.experiment)
-    try:
-        model.load_state_dict(weights.tensors)
-    except RuntimeError as error:
-        reason = " ".join(str(error).split())
-        raise UserError(f"{path} does not fit the model of its experiment: {reason}") from error
+    model.load_state_dict(weights.tensors)
     model.rounded_from = weights.facts.get(_ROUNDED)
     return model.eval()
 

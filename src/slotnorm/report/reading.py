@@ -1,7 +1,6 @@
 """From folders of runs to what a report is made of; what cannot be used is named, and nothing is dropped in silence."""
 
 import dataclasses
-import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +14,9 @@ from slotnorm.evaluation.rows import Rows
 from slotnorm.metrics import all_metrics
 from slotnorm.report.scores import RowsTwice, RunScores, summarize
 from slotnorm.report.sections import Section, divide
-from slotnorm.storage.seals import read_sealed
-from slotnorm.storage.serialization import from_document, to_document
+from slotnorm.storage.documents import check_document
+from slotnorm.storage.seals import RECORD, read_json, read_sealed
+from slotnorm.storage.serialization import from_document, newer, to_document
 from slotnorm.training.runs import Run, folders_below, is_run
 
 ROWS = "rows"
@@ -181,24 +181,32 @@ def _of_one_iterations(rows: Rows, folder: Path, facts: dict[str, Any], notes: l
     return rows.where(iterations=own)
 
 
+@dataclass(frozen=True)
+class _Verdict:
+    """What a report takes from a judgement; the rest it only shows."""
+
+    failed: bool
+    reason: str = newer("")
+
+
 def _read_binding(folder: Path) -> dict[str, Any]:
     """What the failed-run rule said of the run; empty when it was not asked."""
     path = folder / ROWS / BINDING
     if not path.is_file():
         return {}
     try:
-        judged = json.loads(path.read_text())
-        if "sha256_of_this" in judged:
+        judged = read_json(path, RECORD.most_bytes)
+        if isinstance(judged, dict) and RECORD.key in judged:
             judged = read_sealed(path)
-        if not isinstance(judged["failed"], bool):
-            raise TypeError("failed is neither true nor false")
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        if isinstance(error, DamagedFile):
-            raise
+        told = (
+            {name: judged[name] for name in ("failed", "reason") if name in judged} if isinstance(judged, dict) else {}
+        )
+        check_document(_Verdict, told, path, "a judgement")
+        return dict(judged)
+    except DamagedFile as damage:
         raise DamagedFile(
-            f"{path} does not say whether the run failed ({error}); delete it and evaluate again"
-        ) from error
-    return dict(judged)
+            f"{path} does not say whether the run failed ({damage}); delete it and evaluate again"
+        ) from damage
 
 
 def _require_one_protocol(runs: Sequence[RunScores]) -> None:

@@ -4,6 +4,7 @@ The same runs give the same bytes. A file that an earlier report wrote and this 
 """
 
 import csv
+import dataclasses
 import hashlib
 import io
 import json
@@ -36,7 +37,9 @@ from slotnorm.report.scores import RunScores
 from slotnorm.runtime.devices import choose_device
 from slotnorm.runtime.progress import Progress
 from slotnorm.storage import files
-from slotnorm.storage.seals import read_sealed, write_sealed
+from slotnorm.storage.documents import read_document
+from slotnorm.storage.files import make_subfolder
+from slotnorm.storage.seals import write_sealed
 
 _log = logging.getLogger(__name__)
 
@@ -129,6 +132,15 @@ def write(
     folder.write(out, known)
 
 
+@dataclasses.dataclass(frozen=True)
+class _Manifest:
+    """What a report's own list of its files says."""
+
+    slotnorm: str
+    files: dict[str, str]
+    """SHA-256 by name."""
+
+
 class _Folder:
     """The files of a report, by name, until all are made."""
 
@@ -159,7 +171,7 @@ class _Folder:
             hashes[name] = whole.hexdigest()
         write_sealed(out / MANIFEST, {"slotnorm": __version__, "files": hashes})
         for folder in {name.rpartition("/")[0] for name in hashes} - {""}:
-            files.make_subfolder(out / folder)
+            make_subfolder(out / folder)
         for name, content in self.files.items():
             files.write(out / name, content)
         for name, chunks in self.streams.items():
@@ -174,7 +186,7 @@ def require_folder(out: Path) -> list[str]:
     if not out.is_dir() or not any(out.iterdir()):
         return []
     try:
-        names = read_sealed(out / MANIFEST)["files"]
+        names = read_document(_Manifest, out / MANIFEST, "the list of a report's files").files
     except DamagedFile:
         if (out / MANIFEST).is_file():
             return []

@@ -89,7 +89,9 @@ def make_subfolder(folder: Path) -> None:
     if folder.is_symlink():
         raise refused_link(folder)
     try:
-        folder.mkdir(exist_ok=True)
+        if not folder.is_dir():
+            folder.mkdir(exist_ok=True)
+            sync_folder(folder.parent)
     except OSError as error:
         raise UserError(
             f"cannot make the folder {folder}: {error.strerror or error}; free some space, or choose another folder"

@@ -62,6 +62,8 @@ def _read(kind: Any, document: Any, where: str) -> Any:
         return _read_tuple(kind, document, where)
     if origin is dict:
         return _read_dictionary(kind, document, where)
+    if kind is Any:  # what nothing depends on
+        return document
     if dataclasses.is_dataclass(kind):
         return _read_dataclass(kind, document, where)
     if kind is float and isinstance(document, int) and not isinstance(document, bool) and abs(document) < 1 << 1023:

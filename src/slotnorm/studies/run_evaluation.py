@@ -27,9 +27,10 @@ from slotnorm.experiments import EvaluationSet, Study, evaluation_set, evaluatio
 from slotnorm.metrics import all_metrics
 from slotnorm.runtime.devices import choose_device
 from slotnorm.runtime.progress import Progress
+from slotnorm.storage.documents import read_document
 from slotnorm.storage.files import make_subfolder
 from slotnorm.storage.locks import Lock
-from slotnorm.storage.seals import read_sealed, write_sealed
+from slotnorm.storage.seals import write_sealed
 from slotnorm.training.run_data import OWN_TEST, is_own, remembered, scenes_of
 from slotnorm.training.runs import Run, find
 
@@ -150,7 +151,7 @@ class RunEvaluation:
                     _log.warning(f"note: {damage}: making it now")
                     own[path] = None
                 continue  # another set's is named when that is evaluated or reported
-            if (old := rows.header["weights"]) != header["weights"]:
+            if (old := rows.header.get("weights", "")) != header["weights"]:
                 _log.info(f"note: {path} has rows of other weights ({old[:12]}) and is removed")
                 path.unlink()
             elif rows.unique("dataset") == [self.test.name]:
@@ -178,11 +179,11 @@ class RunEvaluation:
 
     def _suffices(self, rows: Rows | None, header: dict[str, Any]) -> bool:
         """Whether rows are of the scenes that are asked for, or of more."""
-        if rows is None or rows.header["images"] == header["images"]:
+        if rows is None or rows.header.get("images") == header["images"]:
             return rows is not None
         if not np.isin(self.scenes.index, rows["image"]).all():
             return False
-        number, asked = rows.header["num_scenes"], len(self.scenes)
+        number, asked = rows.header.get("num_scenes"), len(self.scenes)
         _log.info(f"note: {self.path} has {number} scenes, with the {asked} asked for: kept")
         return True
 
@@ -318,7 +319,7 @@ def read_judgement(path: Path) -> dict[str, Any] | None:
     if not file.is_file():
         return None
     try:
-        return read_sealed(file)
+        return dataclasses.asdict(read_document(failed_runs.JudgementDocument, file, "a judgement"))
     except DamagedFile as damage:
         _log.warning(f"note: {damage}: judging again")
         return None

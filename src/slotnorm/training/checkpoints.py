@@ -10,7 +10,7 @@ from safetensors import torch as safetensors_torch
 from torch import Tensor
 
 from slotnorm.errors import DamagedFile, NoUsableCheckpoint, UserError
-from slotnorm.models.weights import Weights, pack, read_tensors, require_finite, unpack
+from slotnorm.models.weights import Weights, pack, read_tensors, require_finite, require_finite_file, unpack
 from slotnorm.storage import files
 from slotnorm.training import records
 from slotnorm.training.records import Environment, FileFacts, Progress, Record, file_names, write_record
@@ -78,7 +78,9 @@ def read_record(folder: Path, step: int) -> Record:
 def load(folder: Path, step: int) -> tuple[Weights, dict[str, Tensor]]:
     """Weights and optimizer state of a checkpoint whose record was checked."""
     weights, optimizer = file_names(step)
-    return unpack(folder / weights), read_tensors(folder / optimizer)[1]
+    state = read_tensors(folder / optimizer)[1]
+    require_finite_file(state, folder / optimizer)
+    return unpack(folder / weights), state
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,9 +143,9 @@ def _prune(folder: Path, step: int, keep: int) -> None:
     remove_temporaries(folder)
 
 
-def remove_temporaries(folder: Path) -> None:
-    """Remove what an interrupted `files.replacing` left; only the holder of the run's lock may call this."""
-    for path in folder.glob(".*.tmp"):
+def remove_temporaries(folder: Path, *patterns: str) -> None:
+    """Remove what an interrupted `files.replacing` left, of some files or all; for the holder of the run's lock."""
+    for path in [path for pattern in patterns or (".*.tmp",) for path in folder.glob(pattern)]:
         if not _is_folder(path):
             path.unlink(missing_ok=True)
     files.sync_folder(folder)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import signal
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -9,8 +10,9 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from slotnorm.config import Experiment
 from slotnorm.data.batches import Batch
-from slotnorm.errors import NonFinite, UserError
+from slotnorm.errors import NonFinite
 from slotnorm.models.building import build
+from slotnorm.models.weights import require_fit
 from slotnorm.runtime import randomness
 from slotnorm.runtime.ranks import Ranks, lost_rank_named
 from slotnorm.runtime.signals import WATCHED
@@ -111,13 +113,11 @@ class Learner:
         scaler = torch.tensor([state["scale"], state["_growth_tracker"]], dtype=torch.float64)
         return {**self.optimizer.state, "scaler": scaler}
 
-    def restore(self, model: dict[str, Tensor], optimizer: dict[str, Tensor]) -> None:
-        """Continue from saved tensors."""
+    def restore(self, model: dict[str, Tensor], optimizer: dict[str, Tensor], path: Path) -> None:
+        """Continue from saved tensors; `path`, where they come from, is named when they do not fit."""
+        require_fit(self.model.state_dict(), model, path)
+        require_fit(self.optimizer_tensors(), optimizer, path)
         self.model.load_state_dict(model)
-        if unlike := set(self.optimizer_tensors()) ^ set(optimizer):
-            raise UserError(
-                f"the checkpoint's optimizer state does not fit the model: {min(unlike)} is in one of them only"
-            )
         for name, tensor in self.optimizer.state.items():
             tensor.copy_(optimizer[name])
         self._restore_scaler(optimizer)

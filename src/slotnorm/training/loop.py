@@ -83,9 +83,10 @@ def train(
         if ranks.first:
             stack.callback(_remove_if_empty, path)
             lock = stack.enter_context(Lock(path))
+            # what a process left that lost its power; not a sweep's, which may be writing its note of the job just now
+            checkpoints.remove_temporaries(path, ".experiment.json.*.tmp", ".metrics*.tmp", ".lock.*.tmp")
             if lock.left_by:
                 _log.info(f"note: {path} was left by {lock.left_by}, which has died; taking over")
-                checkpoints.remove_temporaries(path)
         else:
             lock = None
             ranks.wait_for_first()
@@ -139,7 +140,7 @@ class Trainer:
             self.observers.put_first(self.metrics)
             if record is not None:
                 saved, optimizer = checkpoints.load(self.run.checkpoints, record.step)
-                self.learner.restore(saved.tensors, optimizer)
+                self.learner.restore(saved.tensors, optimizer, self.run.checkpoints / f"step-{record.step}.json")
                 step[0], self.seconds, self.scores = record.step, record.seconds, self.metrics.validation
                 self._note_changes(record)
         self.ranks.copy_from_first_([step])
@@ -212,7 +213,7 @@ class Trainer:
             checkpoints.save(self.run.checkpoints, weights, state, progress, _environment(self.ranks), keep)
         except (OSError, UserError):
             if self.lock:
-                self.lock.check()  # the reason may be that the folder is gone
+                self.lock.check(thoroughly=True)  # the reason may be that the folder is gone
             raise
         self.observers.tell("checkpoint", self.step, self.run.checkpoints / f"step-{self.step}.safetensors")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from slotnorm.errors import DamagedFile, UserError
-from slotnorm.storage.files import open_in_place, write_at
+from slotnorm.storage.files import open_in_place, sync_folder, write_at
 from slotnorm.storage.seals import parse_json, read_bounded
 from slotnorm.training.observers import Observer
 from slotnorm.training.records import LARGEST_METRICS, MetricsFacts
@@ -36,6 +36,7 @@ class MetricsFile(Observer, registered=False):
         """The newest scores among the saved lines."""
         try:
             self._descriptor = open_in_place(path)
+            sync_folder(path.parent)  # flushing a file does not flush its name
             os.ftruncate(self._descriptor, len(lines))
         except OSError as error:
             raise self._cannot_write(error) from error

@@ -1,14 +1,13 @@
 """What step-N.json says of a checkpoint: its files by hash, the metrics behind it, and what its bits depend on."""
 
 import dataclasses
-import re
 from pathlib import Path
 
-from slotnorm.errors import DamagedFile, UserError
-from slotnorm.storage.seals import read_sealed, write_sealed
-from slotnorm.storage.serialization import from_document, to_document
+from slotnorm.errors import UserError
+from slotnorm.storage.documents import LARGEST, read_document, require_between, require_hash
+from slotnorm.storage.seals import write_sealed
+from slotnorm.storage.serialization import to_document
 
-_LARGEST = 1 << 48  # of a size or a step; no disk and no training has more
 LARGEST_METRICS = 1 << 28  # bytes of metrics.jsonl; a million lines
 
 
@@ -21,7 +20,7 @@ class FileFacts:
 
     def __post_init__(self) -> None:
         require_hash(self.sha256)
-        require_between("size", self.size, 0, _LARGEST)
+        require_between("size", self.size, 0, LARGEST)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +33,7 @@ class MetricsFacts:
 
     def __post_init__(self) -> None:
         require_hash(self.sha256)
-        require_between("step", self.step, 0, _LARGEST)
+        require_between("step", self.step, 0, LARGEST)
         require_between("bytes", self.bytes, 0, LARGEST_METRICS)
 
 
@@ -72,7 +71,7 @@ class Progress:
 
     def __post_init__(self) -> None:
         require_hash(self.identity)
-        require_between("steps", self.steps, 1, _LARGEST)
+        require_between("steps", self.steps, 1, LARGEST)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,22 +112,4 @@ def write_record(path: Path, step: int, files: dict[str, FileFacts], progress: P
 
 def read_record(path: Path) -> Record:
     """The record in a file, every field of it checked; `DamagedFile` says what is wrong."""
-    content = read_sealed(path)
-    try:
-        return from_document(Record, content)
-    except DamagedFile:
-        raise
-    except UserError as error:
-        raise DamagedFile(f"{path} is sealed but is not the record of a checkpoint: {error}") from error
-
-
-def require_hash(text: str) -> None:
-    """Refuse what is not a SHA-256 in hexadecimal."""
-    if not re.fullmatch("[0-9a-f]{64}", text):
-        raise UserError(f"{text[:80]!r} is not a SHA-256 in hexadecimal")
-
-
-def require_between(name: str, number: int, least: int, most: int) -> None:
-    """Refuse a number out of its range."""
-    if not least <= number <= most:
-        raise UserError(f"{name} is {number}, but must be {least} to {most}")
+    return read_document(Record, path, "the record of a checkpoint")

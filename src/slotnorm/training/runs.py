@@ -14,6 +14,7 @@ from slotnorm.errors import DamagedFile, UserError
 from slotnorm.experiments import command_line
 from slotnorm.models import SlotModel, weights
 from slotnorm.runtime.source import source_commit
+from slotnorm.storage.files import sync_folder
 from slotnorm.storage.seals import write_sealed
 from slotnorm.storage.serialization import differences, to_document
 from slotnorm.training import checkpoints, experiment_file
@@ -188,6 +189,7 @@ def start(path: Path, experiment: Experiment, scenes: int, data: str, source: Pa
     if not (path / "experiment.json").exists():
         run = Run(path, experiment, scenes, data, source)
         run.write()
+        sync_folder(path.parent)
         return run
     run = Run.open(path)
     if run.source is not None and run.data != data:  # first: other pictures may well ask for another size
