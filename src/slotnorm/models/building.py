@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from slotnorm.config import Experiment, FeatureModel, ImageModel, SetModel
 from slotnorm.errors import UserError, nearest
@@ -31,6 +32,12 @@ def build(experiment: Experiment) -> SlotModel:
         )  # fmt: skip
     model.experiment = experiment
     return model
+
+
+def outline(experiment: Experiment) -> dict[str, Tensor]:
+    """The state dict that the experiment's model would have, with shapes and types but without memory for numbers."""
+    with torch.device("meta"):
+        return build(experiment).state_dict()
 
 
 def require_parts(experiment: Experiment) -> None:

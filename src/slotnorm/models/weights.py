@@ -4,7 +4,6 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors import torch as safetensors_torch
 from torch import Tensor
@@ -12,7 +11,7 @@ from torch import Tensor
 from slotnorm import __version__
 from slotnorm.config import Experiment
 from slotnorm.errors import DamagedFile, NonFinite, UserError
-from slotnorm.models.building import build
+from slotnorm.models.building import build, outline
 from slotnorm.models.parts import SlotModel
 from slotnorm.storage import files
 from slotnorm.storage.documents import LARGEST, check_document, require_between, require_hash
@@ -141,13 +140,14 @@ def require_finite_file(tensors: dict[str, Tensor], path: Path) -> None:
 
 
 def require_fit(expected: dict[str, Tensor], tensors: dict[str, Tensor], path: Path) -> None:
-    """Refuse tensors that do not have the names, shapes and types of a model's: none is cut, repeated or left out."""
+    """Refuse tensors that have not the names, shapes and kinds of number of a model: none is cut, repeated or left out."""
     for name in [*expected, *tensors]:
         if name not in tensors or name not in expected:
             lacks = "lacks" if name not in tensors else "has, beyond those of the model,"
             raise UserError(f"{path} does not fit the model of its experiment: it {lacks} {name[:80]}")
         wanted, given = expected[name], tensors[name]
-        if (wanted.shape, wanted.dtype) != (given.shape, given.dtype):
+        alike = wanted.dtype == given.dtype or (wanted.is_floating_point() and given.is_floating_point())
+        if wanted.shape != given.shape or not alike:  # published weights may be kept in half precision
             raise UserError(
                 f"{path} does not fit the model of its experiment: {name[:80]} is {tuple(given.shape)} {given.dtype}, "
                 f"not {tuple(wanted.shape)} {wanted.dtype}"
@@ -159,8 +159,7 @@ def restore(weights: Weights, path: Path) -> SlotModel:
 
     Whether the file holds that model is known before the model takes any memory.
     """
-    with torch.device("meta"):
-        require_fit(build(weights.experiment).state_dict(), weights.tensors, path)
+    require_fit(outline(weights.experiment), weights.tensors, path)
     model = build(weights.experiment)
     model.load_state_dict(weights.tensors)
     model.rounded_from = weights.facts.get(_ROUNDED)
