@@ -140,7 +140,7 @@ def require_finite_file(tensors: dict[str, Tensor], path: Path) -> None:
 
 
 def require_fit(expected: dict[str, Tensor], tensors: dict[str, Tensor], path: Path) -> None:
-    """Refuse tensors that have not the names, shapes and kinds of number of a model: none is cut, repeated or left out."""
+    """Refuse tensors without the names, shapes and kinds of number of a model: none is cut, repeated or left out."""
     for name in [*expected, *tensors]:
         if name not in tensors or name not in expected:
             lacks = "lacks" if name not in tensors else "has, beyond those of the model,"
