@@ -1,6 +1,7 @@
 """The layer under torch.compile, torch.export and ONNX, with batch, tokens and slots free; whole models as ONNX."""
 
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch.export import Dim
 import tiny
 from slotnorm import SlotAttention, normalizations
 from slotnorm.config import ImageModel
+from slotnorm.data import Scenes
 from slotnorm.errors import UserError
 from slotnorm.models import SlotModel, build, export_onnx
 from slotnorm.models.parts import Decomposition
@@ -65,6 +67,46 @@ def test_it_compiles_as_one_graph_and_trains(name):
     torch.testing.assert_close(tokens.grad, other.grad, rtol=1e-9, atol=1e-10)
     for key, buffer in layer.normalization.named_buffers():
         torch.testing.assert_close(buffer, twin.normalization.get_buffer(key))
+
+
+SMALL_MODELS = {
+    "broadcast": ImageModel(
+        size=8, channels=4, dim=4, hidden=8, strides=(2, 1), decoder_channels=4, decoder_strides=(2, 2)
+    ),
+    "dense": tiny.IMAGES,
+    "features": tiny.FEATURES,
+    "properties": tiny.PROPERTIES,
+}
+
+
+@pytest.mark.parametrize("kind", SMALL_MODELS)
+def test_the_whole_training_step_of_a_model_is_one_graph_with_the_same_numbers(kind: str, tmp_path: Path) -> None:
+    experiment = tiny.experiment(model=SMALL_MODELS[kind])
+    model, scenes = build(experiment), tiny.build_scenes(tmp_path, 4)
+    batch = to_batch(scenes, model)
+    noise = torch.randn(4, 5, model.slot_attention.dim)
+
+    def learn(inputs: torch.Tensor, properties: dict[str, torch.Tensor], noise: torch.Tensor) -> torch.Tensor:
+        return model.loss(model(inputs, noise=noise), inputs, properties)
+
+    def numbers(step: Callable[..., torch.Tensor]) -> tuple[torch.Tensor, list[torch.Tensor | None]]:
+        model.zero_grad(set_to_none=True)
+        loss = step(*batch, noise)
+        loss.backward()
+        return loss.detach(), [parameter.grad for parameter in model.parameters()]
+
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    loss, gradients = numbers(learn)
+    model.load_state_dict(buffers, strict=False)
+    compiled_loss, compiled_gradients = numbers(torch.compile(learn, fullgraph=True, backend="aot_eager"))
+    torch.testing.assert_close(compiled_loss, loss)
+    torch.testing.assert_close(compiled_gradients, gradients, rtol=1e-4, atol=1e-6)
+
+
+def to_batch(scenes: Scenes, model: SlotModel) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """All scenes as the model's inputs, with their properties."""
+    stored = {name: torch.from_numpy(scenes.read(name, np.arange(len(scenes)))) for name in scenes.fields}
+    return model.prepare(stored.pop(model.input)), {name: stored[name] for name in scenes.properties}
 
 
 @pytest.mark.parametrize("wrapper", [FromNoise, FromSlots])

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
@@ -104,12 +105,28 @@ def matching_loss(predictions: Tensor, targets: Tensor) -> Tensor:
     targets = targets.to(predictions.dtype)
     shape = (predictions.shape[0], predictions.shape[1], *targets.shape[1:])
     costs = huber_loss(predictions[:, :, None].expand(shape), targets[:, None].expand(shape), reduction="none").mean(-1)
+    slots, objects = _match(costs.detach())
+    images = torch.arange(len(costs), device=costs.device)[:, None]
+    return costs[images, slots, objects].mean()
+
+
+@torch.library.custom_op("slotnorm::match", mutates_args=())
+def _match(costs: Tensor) -> tuple[Tensor, Tensor]:
+    """The pairs of slots and objects whose costs (B, K, O) add up to the least, (B, min(K, O)) each.
+
+    An operator of its own, so that a compiled graph is not broken by it.
+    """
     # a cost that is not finite must reach the loss, where it is noticed, and not stop the matching
-    table = costs.detach().cpu().double().nan_to_num(nan=1e30, posinf=1e30, neginf=1e30).numpy()
-    pairs = [linear_sum_assignment(image) for image in table]
-    index = [(torch.as_tensor(slots), torch.as_tensor(objects)) for slots, objects in pairs]
-    matched = torch.stack([costs[image, slots, objects] for image, (slots, objects) in enumerate(index)])
-    return matched.mean()
+    table = costs.cpu().double().nan_to_num(nan=1e30, posinf=1e30, neginf=1e30).numpy()
+    pairs = np.stack([linear_sum_assignment(image) for image in table], axis=1)
+    slots, objects = torch.from_numpy(pairs).to(costs.device)
+    return slots.clone(), objects.clone()
+
+
+@_match.register_fake
+def _(costs: Tensor) -> tuple[Tensor, Tensor]:
+    pairs = costs.new_empty((len(costs), min(costs.shape[1:])), dtype=torch.int64)
+    return pairs, torch.empty_like(pairs)
 
 
 def property_targets(properties: Mapping[str, Tensor], protocol: Protocol = "paper", at_least: int = 1) -> Tensor:
