@@ -129,7 +129,7 @@ def test_a_large_picture_with_many_slots_is_labelled_in_tiles(model, monkeypatch
 
 
 def square_masks(*squares: tuple[int, int, int], background: bool = True) -> torch.Tensor:
-    """Masks (1, 6, 20, 20): a slot for each square (top, left, side); one has the background, or the others share it."""
+    """Masks (1, 6, 20, 20): a slot per square (top, left, side); one has the background, or the others share it."""
     slots = 6
     masks = torch.zeros(slots, 20, 20)
     for slot, (top, left, length) in enumerate(squares):
