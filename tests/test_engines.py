@@ -18,7 +18,7 @@ from slotnorm.cli import verbs
 from slotnorm.errors import UserError
 from slotnorm.studies import relays, slurm
 from slotnorm.studies.launchers import Job, launchers
-from slotnorm.studies.ray import Ray
+from slotnorm.studies.ray import Ray, _require_listener
 from slotnorm.studies.relays import Receipt, Relay, make_private, make_relays, read_receipt, require_shared
 from slotnorm.studies.slurm import Slurm
 
@@ -196,6 +196,12 @@ def test_slurm_is_asked_seldom_and_a_silent_controller_loses_no_job(
 def test_the_schedulers_words_are_said_once() -> None:
     said = "sbatch: error: invalid partition specified: fast\nsbatch: error: invalid partition specified: fast\n\n"
     assert slurm._words_of_slurm(said) == "invalid partition specified: fast"
+
+
+def test_an_address_without_a_ray_cluster_is_one_sentence_at_once() -> None:
+    with pytest.raises(UserError, match="there is no Ray cluster at --address 127.0.0.1:9: .*refused"):
+        _require_listener("127.0.0.1:9")
+    _require_listener("auto")
 
 
 def test_a_ticket_that_is_not_ours_is_lost_and_not_cancelled() -> None:

@@ -1,4 +1,3 @@
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,10 +6,10 @@ import pytest
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
-import clusters  # noqa: E402
 import ray_nodes  # noqa: E402
 import slurm_daemons  # noqa: E402
 
+import clusters  # noqa: E402
 import tiny  # noqa: E402
 
 
@@ -45,8 +44,8 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
 
 
 @pytest.fixture(scope="session")
-def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ray_nodes.Nodes]:
-    with ray_nodes.running(Path("/tmp") / f"slotnorm-ray-{os.getpid()}") as nodes:  # its sockets need a short path
+def ray() -> Iterator[ray_nodes.Nodes]:
+    with ray_nodes.running() as nodes:
         yield nodes
 
 

@@ -1,96 +1,59 @@
-"""A Ray cluster on this machine: a head without CPUs and two nodes with one each, on loopback."""
+"""Ray's own local cluster, with a token of its own: a head without CPUs and two nodes with one each."""
 
 import os
 import re
 import secrets
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
-PORT = 6399  # outside of those that Ray gives to workers
-_RAY = str(Path(sys.executable).with_name("ray"))
+MEMORY = 80_000_000  # bytes of each node's object store, which no job of ours uses
 
 
 class Nodes:
-    """What was started, each with its own processes."""
+    """A head and its nodes."""
 
     def __init__(self, environment: dict[str, str]) -> None:
-        self.environment, self.address = environment, f"127.0.0.1:{PORT}"
-        self.processes: list[subprocess.Popen[bytes]] = []
+        from ray.cluster_utils import Cluster
 
-    def start(self, *words: str) -> subprocess.Popen[bytes]:
-        """A node that lives as long as its process, which is the leader of a group of its own."""
-        command = [_RAY, "start", *words, "--block", "--disable-usage-stats", "--object-store-memory", "80000000"]
-        process = subprocess.Popen(
-            command, env=self.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-        )
-        self.processes.append(process)
-        return process
+        head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": MEMORY}
+        self.environment, self.cluster = environment, Cluster(initialize_head=True, head_node_args=head)
+        self.address: str = self.cluster.address
+        self.nodes: list[Any] = []
 
-    def add(self) -> subprocess.Popen[bytes]:
+    def add(self) -> None:
         """One more node with one CPU."""
-        return self.start("--address", self.address, "--num-cpus", "1")
+        self.nodes.append(self.cluster.add_node(num_cpus=1, object_store_memory=MEMORY))
 
-    def remove(self, node: subprocess.Popen[bytes]) -> None:
-        """End a node without a word: its daemons are killed, as by a power cut."""
-        for child in _children(node.pid):
-            os.kill(child, signal.SIGKILL)
-        node.kill()
-        node.wait()
-        self.processes.remove(node)
+    def remove(self, node: Any) -> None:
+        """End a node without a word, as by a power cut."""
+        self.nodes.remove(node)
+        self.cluster.remove_node(node, allow_graceful=False)
 
-    def node_of(self, process: int) -> subprocess.Popen[bytes]:
+    def node_of(self, process: int) -> Any:
         """The node on which a process runs."""
-        for node in self.processes:
-            above = process
-            while above > 1:
-                if above == node.pid:
-                    return node
-                above = _parent(above)
-        raise AssertionError(f"process {process} is on no node")
+        daemons = {node.all_processes["raylet"][0].process.pid: node for node in self.nodes}
+        while process > 1:
+            if process in daemons:
+                return daemons[process]
+            process = _parent(process)
+        raise AssertionError("the process is on no node")
 
 
 @contextmanager
-def running(folder: Path) -> Iterator[Nodes]:
+def running() -> Iterator[Nodes]:
     """A head and two nodes; all of them are ended afterwards."""
     token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}  # whoever has it may run code here
-    quiet = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
-    environment = {**os.environ, **token, **quiet}
-    nodes = Nodes(environment)
-    try:
-        head = ["--head", "--port", str(PORT), "--num-cpus", "0", "--include-dashboard", "false"]
-        nodes.start(*head, "--node-ip-address", "127.0.0.1", "--temp-dir", str(folder))
-        time.sleep(8)
-        nodes.add()
-        nodes.add()
-        wait_for_nodes(nodes, 2)
-        yield nodes
-    finally:
-        for node in [*nodes.processes[1:], *nodes.processes[:1]]:
-            node.terminate()
-        for node in nodes.processes:
-            node.wait(60)
-
-
-def wait_for_nodes(nodes: Nodes, number: int, seconds: float = 90) -> None:
-    """Until so many nodes with a CPU have joined the head."""
-    code = (
-        f"import ray; ray.init('{nodes.address}', logging_level='ERROR')\n"
-        "print('nodes:', sum(node['Alive'] and node['Resources'].get('CPU', 0) > 0 for node in ray.nodes()))"
-    )
-    deadline, said = time.monotonic() + seconds, ""
-    while time.monotonic() < deadline:
-        command = [sys.executable, "-c", code]
-        done = subprocess.run(command, env=nodes.environment, capture_output=True, text=True, check=False)
-        said = done.stdout + done.stderr
-        if f"nodes: {number}" in done.stdout:
-            return
-        time.sleep(1)
-    raise AssertionError(f"the nodes do not come up: {said}")
+    with mock.patch.dict(os.environ, {**token, "RAY_USAGE_STATS_ENABLED": "0"}):
+        nodes = Nodes(dict(os.environ))
+        try:
+            nodes.add()
+            nodes.add()
+            yield nodes
+        finally:
+            nodes.cluster.shutdown()
 
 
 def _parent(process: int) -> int:
@@ -98,18 +61,3 @@ def _parent(process: int) -> int:
         return int(re.sub(r".*\) . ", "", Path(f"/proc/{process}/stat").read_text()).split()[0])
     except OSError:
         return 0
-
-
-def _children(process: int) -> list[int]:
-    """Every process below one, the nearest first; the commands of jobs are left to notice by themselves."""
-    numbers = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
-    direct = [number for number in numbers if _parent(number) == process]
-    daemons = [number for number in direct if "slotnorm" not in _command(number)]
-    return [*daemons, *(below for number in daemons for below in _children(number))]
-
-
-def _command(process: int) -> str:
-    try:
-        return Path(f"/proc/{process}/cmdline").read_text().replace("\0", " ")
-    except OSError:
-        return ""

@@ -28,6 +28,7 @@ CANCELLED = "cancelled by `slotnorm status --cancel`"
 _JOB = "job.json"
 _SMALLEST_ROOM = 1 << 16  # bytes below which a disk is full
 _SECONDS_BETWEEN_LOOKS = 0.5
+_REST = 4.0  # times as long as a look took: looking at thousands of runs must not be what keeps a file system busy
 _SECONDS_BEFORE_RETRY = 10.0  # a folder that another process writes is looked at again after this
 _SECONDS_OF_GRACE = 60.0  # after it was made, a launcher should say that the job has ended
 
@@ -79,10 +80,13 @@ def complete(tasks: Sequence[Task], launcher: Launcher, what: str, retries: int 
     with Stop() as stop, Progress(what, sum(task.size for task in tasks), desk.progress) as progress:
         try:
             desk.take_over()
+            pause = _SECONDS_BETWEEN_LOOKS
             while desk.open_entries and not stop.signal:
                 desk.submit()
-                time.sleep(_SECONDS_BETWEEN_LOOKS)
+                time.sleep(pause)
+                began = time.monotonic()
                 desk.look()
+                pause = max(_SECONDS_BETWEEN_LOOKS, _REST * (time.monotonic() - began))
                 progress.advance(max(desk.progress - progress.done, 0), note=desk.counted)
         except BaseException:
             desk.leave(stop.signal or signal.SIGTERM)

@@ -9,6 +9,7 @@ import json
 import os
 import secrets
 import signal
+import socket
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from slotnorm.studies.launchers import Job, Launcher, State
 from slotnorm.studies.relays import Relay, jobs_folder, make_relays, read_receipt, require_shared, say_how_to_watch
 
 _NAMESPACE = "slotnorm"
+_SECONDS_TO_ANSWER = 10.0
 _SECONDS_TO_STOP = 90.0  # a command that was told to stop saves meanwhile
 
 
@@ -131,6 +133,8 @@ def _connect(address: str | None) -> Any:
         raise UserError("--on ray needs ray; install it by pip install 'slotnorm[ray]'") from None
     if ray.is_initialized():
         return ray
+    if address is not None:
+        _require_listener(address)
     quiet = {"logging_level": "ERROR", "log_to_driver": False, "configure_logging": False, "namespace": _NAMESPACE}
     try:
         if address is None:
@@ -141,6 +145,16 @@ def _connect(address: str | None) -> Any:
         reason = " ".join(str(error).split())[:200]
         raise UserError(f"there is no Ray cluster at --address {address}: {reason}") from None
     return ray
+
+
+def _require_listener(address: str) -> None:
+    """Refuse an address at which nothing answers: Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if host and port.isdigit() and "/" not in host:
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), _SECONDS_TO_ANSWER).close()
+        except (OSError, OverflowError) as error:
+            raise UserError(f"there is no Ray cluster at --address {address}: {error}") from None
 
 
 def _actors(ray: Any) -> set[str]:
