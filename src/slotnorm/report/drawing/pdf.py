@@ -120,7 +120,9 @@ def _draw(item: Line | Marks | Block | Words, parts: dict[bool, fonts.Part]) -> 
     paint = "s" if item.face is None else "b"
     face = "" if item.face is None else f"{_color(item.face)} rg "
     style = f"{face}{_color(item.edge)} RG {_number(item.edge_width)} w [] 0 d"
-    return "\n".join([style, *(f"{_path(item.outline + place)} {paint}" for place in item.places)])
+    outline = f"{_path(item.outline)} {paint}"
+    places = [f"q 1 0 0 1 {_number(x)} {_number(y)} cm {outline} Q" for x, y in item.places.tolist()]
+    return "\n".join([style, *places])
 
 
 def _path(points: Points) -> str:
