@@ -16,7 +16,7 @@ from slotnorm.training.experiment_file import write_experiment
 from slotnorm.training.runs import Run
 
 STEPS = 300
-PATIENCE = 300.0  # seconds; the machine may be busy
+PATIENCE = 1200.0  # seconds; the machine may be busy
 
 
 class Sweep:
