@@ -162,7 +162,8 @@ def restore(weights: Weights, path: Path) -> SlotModel:
     require_fit(outline(weights.experiment), weights.tensors, path)
     model = build(weights.experiment)
     model.load_state_dict(weights.tensors)
-    model.rounded_from = weights.facts.get(_ROUNDED)
+    rounded = weights.facts.get(_ROUNDED)
+    model.rounded_from = rounded if isinstance(rounded, str) else None
     return model.eval()
 
 
