@@ -158,9 +158,8 @@ DISTRIBUTION = {"PIL": "pillow", "google_crc32c": "google-crc32c", "fontTools": 
 def test_everything_imported_is_declared():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    optional = [
-        line for name in ("vit", "fast", "tensorboard", "wandb", "pandas", "slurm", "ray") for line in extras[name]
-    ]
+    names = ("vit", "fast", "tensorboard", "wandb", "pandas", "slurm", "ray", "hub")
+    optional = [line for name in names for line in extras[name]]
     declared = {re.split(r"[<>=\[ ]", line)[0] for line in [*project["dependencies"], *optional]}
     used = {name.split(".")[0] for path in modules() for name in imports_of(path)}
     third = {name for name in used if name not in sys.stdlib_module_names and name != "slotnorm"}

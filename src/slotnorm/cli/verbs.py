@@ -44,6 +44,13 @@ def metrics() -> None:
     _print_table(table)
 
 
+def models() -> None:
+    """List the bundled models: name, normalization, what each was trained on, slots, scores, size, licence."""
+    from slotnorm.models.pretrained import listing
+
+    _print_table(listing())
+
+
 def _print_table(rows: Sequence[Sequence[str]]) -> None:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
@@ -202,6 +209,19 @@ def evaluate(
         print(f"rows: {csv}")
 
 
+def judge(run: Annotated[Path, POSITIONAL], data: Path | None = None, device: str = "auto") -> None:
+    """Say whether a run's slots follow what is in the images, without labels: the failed-run rule, and slots in use.
+
+    Args:
+        run: a run's folder
+        data: folder of pictures, of a built set, or of its splits (default: the data that the run remembers)
+        device: where the model runs: auto (a GPU if there is one), cpu, cuda or mps
+    """
+    from slotnorm.studies.judging import judge_run
+
+    print(judge_run(run, data, device))
+
+
 def report(
     runs: Annotated[tuple[Path, ...], POSITIONAL],
     out: Path = Path("report"),
@@ -353,11 +373,13 @@ VERBS: dict[str, Any] = {
     "norms": norms,
     "metrics": metrics,
     "experiments": experiments,
+    "models": models,
     "theory": theory,
     "train": train,
     "sweep": sweep,
     "status": status,
     "eval": evaluate,
+    "judge": judge,
     "report": report,
     "segment": segment,
     "demo": demo,

@@ -18,6 +18,7 @@ from slotnorm.models.parts import (
     check_positive,
     draw_glorot,
     multilayer,
+    warn_of_range,
 )
 from slotnorm.normalization import Normalization
 from slotnorm.slot_attention import SlotAttention
@@ -127,6 +128,8 @@ class ImageEncoder(nn.Module):
             images, (3, self.size, self.size), "images",
             f"convert them to floats in [-1, 1] of {self.size}x{self.size}, or build the model with their size",
         )  # fmt: skip
+        if not self.training:
+            warn_of_range(images)
         images = images.to(self.norm.weight.dtype)
         at_once = rows_at_once(self.norm.weight.numel() * self.size**2 * images.element_size(), images.device)
         grids = join([self.cnn(rows) for rows in split(images, at_once)])

@@ -1,8 +1,10 @@
 """What the models share: the result, the facade, position embeddings and initial values."""
 
 import math
+import warnings
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import torch
@@ -51,6 +53,21 @@ class SlotModel(nn.Module):
     """What the model was built for, where `build` made it."""
     rounded_from: str | None = None
     """The hash of its weights before they were rounded to half precision, where its file holds rounded ones."""
+    trained: tuple[int, dict[str, Any]] | None = None
+    """For how many steps, and what else its file says of it, where it was read from one."""
+
+    @classmethod
+    def from_pretrained(cls, source: str | Path) -> "SlotModel":
+        """A trained model, in evaluation mode: a bundled name, a .safetensors file, or a hub id (extra `hub`)."""
+        from slotnorm.models.pretrained import load_pretrained
+
+        return load_pretrained(source)
+
+    def push_to_hub(self, hub_id: str, private: bool = False) -> str:
+        """Upload the weights and a model card to the Hugging Face hub (extra `hub`); returns the address."""
+        from slotnorm.models.pretrained import push
+
+        return push(self, hub_id, private)
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -244,3 +261,18 @@ def check_input(inputs: Tensor, shape: tuple[int, ...], kind: str, way_out: str)
         raise UserError(f"{kind} have shape {tuple(inputs.shape)}; this model takes (batch, {wanted}): {way_out}")
     if not inputs.is_floating_point():
         raise UserError(f"{kind} are {inputs.dtype}; this model takes floating point: {way_out}")
+
+
+_FAR = 5.0  # of values that should lie in [-1, 1]: beyond what any usual way to standardise images gives
+
+
+def warn_of_range(images: Tensor) -> None:
+    """Warn of images whose values are far outside [-1, 1], as those of 0 to 255; only where looking costs nothing."""
+    if torch.compiler.is_compiling() or images.device.type != "cpu":
+        return
+    least, most = (float(value) for value in images.detach().aminmax())
+    if max(-least, most) > _FAR:
+        warnings.warn(
+            f"images go from {least:g} to {most:g}, but the model was trained on [-1, 1]: scale them, as by "
+            "images / 127.5 - 1 where they are bytes", stacklevel=2,
+        )  # fmt: skip

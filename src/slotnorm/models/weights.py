@@ -164,6 +164,7 @@ def restore(weights: Weights, path: Path) -> SlotModel:
     model.load_state_dict(weights.tensors)
     rounded = weights.facts.get(_ROUNDED)
     model.rounded_from = rounded if isinstance(rounded, str) else None
+    model.trained = weights.step, weights.facts
     return model.eval()
 
 

@@ -265,7 +265,7 @@ def plan_evaluations(
     runs = _finished_runs(find(paths), unfinished)
     planned = []
     for run in runs:
-        tests = _tests(run, dataset, objects, data)
+        tests = find_tests(run, dataset, objects, data)
         model = run.model().to(chosen)
         numbers = asked if asked is not None else tuple(k for k in _slots(run) if model.takes(k)) or _slots(run)
         for test in tests:  # an Evaluation refuses what cannot be, before hours are spent
@@ -365,9 +365,10 @@ def _finished_runs(runs: Sequence[Run], unfinished: bool) -> list[Run]:
     return kept
 
 
-def _tests(
+def find_tests(
     run: Run, dataset: str | None, objects: tuple[int, int] | None, data: str | Path | None
 ) -> Sequence[EvaluationSet]:
+    """The test sets that a run is evaluated on; arguments as for `plan_evaluations`."""
     if dataset is not None:
         known = {*evaluation_sets(), *(test.dataset for test in evaluation_sets().values())}
         if data is not None and dataset not in known:

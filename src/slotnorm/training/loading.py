@@ -6,9 +6,9 @@ from pathlib import Path
 import torch
 
 from slotnorm.errors import UserError, nearest
-from slotnorm.models import weights
-from slotnorm.models.bundled import bundled_file, bundled_names
+from slotnorm.models.bundled import bundled_names
 from slotnorm.models.parts import SlotModel
+from slotnorm.models.pretrained import PREFIX, is_hub_id, load_pretrained
 from slotnorm.runtime.devices import choose_device
 from slotnorm.training.runs import Run, is_run
 
@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 
 
 def load(source: str | Path, device: str | torch.device = "cpu") -> SlotModel:
-    """The model of a run's folder, of a .safetensors file, or of a bundled name such as "toy-batch_norm".
+    """The model of a run's folder, of a .safetensors file, of a bundled name, or of a hub id as "hub:owner/name".
 
     Of a folder it is the newest whole checkpoint or, where there are none, the weights that were exported into it. The
     model is in evaluation mode, on `device` (auto, cpu, cuda or mps), and `model.experiment` says what it was trained
@@ -29,10 +29,8 @@ def _read(source: str | Path) -> SlotModel:
     path = Path(source)
     if is_run(path):
         return _of_run(path)
-    if path.is_file():
-        return weights.restore(weights.unpack(path), path)
-    if str(source) in bundled_names():
-        return _read(bundled_file(str(source)))
+    if path.is_file() or str(source) in bundled_names() or str(source).startswith(PREFIX):
+        return load_pretrained(source)
     raise UserError(_refusal(path))
 
 
@@ -52,5 +50,6 @@ def _refusal(path: Path) -> str:
     if path.is_dir():
         return f"{path} is not a run: it has no experiment.json; {what}"
     if path.suffix == ".safetensors" or len(path.parts) != 1:
-        return f"there is no {path}; {what}"
+        hub = f"; a model on the hub is {PREFIX}{path}" if is_hub_id(str(path)) else ""
+        return f"there is no {path}; {what}{hub}"
     return f"there is no {path}; {what}; {nearest(str(path), bundled_names())}"

@@ -16,6 +16,7 @@ from slotnorm.config import Experiment
 from slotnorm.data.batches import batches
 from slotnorm.data.scenes import Scenes, data_fingerprint
 from slotnorm.errors import LostFolder, UserError
+from slotnorm.evaluation import label_free
 from slotnorm.evaluation.validation import decompose, validate, validated_slots
 from slotnorm.models import SlotModel
 from slotnorm.models.building import require_parts
@@ -130,6 +131,7 @@ class Trainer:
         self.step = 0
         self.seconds = 0.0
         self.scores: dict[str, float] = {}
+        self.warned = False  # that slots do not bind
 
     def resume(self) -> None:
         """Continue from the newest whole checkpoint, if there is one; all ranks take the first one's state."""
@@ -191,11 +193,24 @@ class Trainer:
             self.observers.tell("step", self.step, outcome.numbers)
         if last or self.step % self.recipe.validate_every == 0:
             self.scores = validate(self.learner.model, self.validated, self.experiment, self.ranks, self.validate_slots)
+            if self.ranks.first and self.validated.labels is None and len(self.validated) > 1:
+                self.scores |= self._look_without_labels()
             self.observers.tell("validation", self.step, self.scores)
             if self.observers.want_pictures:
                 self.observers.tell("picture", self.step, self._picture())
         if self.metrics and (last or outcome.stop or self.step % self.recipe.checkpoint_every == 0):
             self._save(self.metrics)
+
+    def _look_without_labels(self) -> dict[str, float]:
+        """What masks alone tell of the model; from a quarter of the steps on, a sentence where slots do not bind."""
+        judgement, in_use = label_free.measure(self.learner.model, self.validated, self.experiment)
+        if judgement.failed and not self.warned and 4 * self.step >= self.recipe.steps:
+            self.warned = True
+            _log.warning(
+                f"note: at step {self.step} slots do not bind, the model {judgement.reason}: if it stays so, "
+                f"{label_free.ADVICE[judgement.reason]} (docs/not-binding.md)"
+            )
+        return label_free.as_scores(judgement, in_use, self.experiment.slots)
 
     def _save(self, metrics: MetricsFile) -> None:
         if self.lock:
@@ -235,7 +250,9 @@ class Trainer:
 
     def _note(self, outcome: Step) -> str:
         f_ari = self.scores.get(f"f_ari@{self.experiment.slots}")
-        return f"loss {outcome.loss:.3g}" + ("" if f_ari is None else f" F-ARI {f_ari:.3f}")
+        moving = self.scores.get(f"moving@{self.experiment.slots}")
+        shown = "" if f_ari is None else f" F-ARI {f_ari:.3f}"
+        return f"loss {outcome.loss:.3g}{shown}" + ("" if moving is None else f" moving {moving:.2f}")
 
     def _note_changes(self, record: records.Record) -> None:
         """Say what differs from the environment that saved: the numbers may then differ in the last bits."""
