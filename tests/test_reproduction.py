@@ -1,7 +1,11 @@
 """Everything for one figure, from nothing: trains, evaluates and reports, and continues where it stopped."""
 
 import json
+<<<<<<< HEAD
 import re
+=======
+import math
+>>>>>>> a2169df (toy is a study of ray-traced scenes with the paper's decoder; reproduce says how long it will take, and --quick)
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +16,11 @@ from slotnorm.cli import verbs
 from slotnorm.cli.reproduction import Reproduction, reproduce, studies_of
 from slotnorm.errors import UserError
 from slotnorm.experiments import study, transfers
+<<<<<<< HEAD
 from slotnorm.studies.slurm import Slurm
+=======
+from slotnorm.studies.sweep import plan
+>>>>>>> a2169df (toy is a study of ray-traced scenes with the paper's decoder; reproduce says how long it will take, and --quick)
 from slotnorm.training.experiment_scenes import require_built
 
 
@@ -98,6 +106,7 @@ def test_a_folder_of_other_things_is_refused_before_anything_is_trained(tmp_path
     assert [path.name for path in tmp_path.iterdir()] == ["report"]
 
 
+<<<<<<< HEAD
 def test_no_jobs_at_once_are_refused_before_anything_is_trained(tmp_path, capsys):
     with pytest.raises(SystemExit) as ended:
         verbs.main(["reproduce", "toy", "--out", str(tmp_path / "out"), "--jobs", "0"])
@@ -114,3 +123,27 @@ def test_a_plan_says_runs_hours_disk_and_what_is_submitted_and_does_nothing(tmp_
     assert re.search(r"about 0\.\d+ hours of a GPU and 0\.0\d+ GB for runs, without rows", said), said
     assert said.endswith("#SBATCH --array=0-3\n")
     assert not (tmp_path / "out").exists()
+=======
+def test_the_time_of_the_trainings_is_said_before_they_start(tmp_path):
+    asked = Reproduction("toy", tmp_path, seeds=(11,), jobs=2)
+    jobs = plan(asked.trainings())
+    minutes = math.ceil(60 * study("toy").hours * 2)
+    assert asked.estimate(jobs) == f"4 runs to train, 2 at a time: about {minutes} minutes; then evaluation"
+    jobs[0].state = "skipped"
+    assert "3 runs to train" in asked.estimate(jobs)
+    assert "1 more are trained already" in asked.estimate(jobs)
+    for job in jobs:
+        job.state = "skipped"
+    assert asked.estimate(jobs) == "all 4 runs are trained"
+    week = Reproduction("clevr-6-7", tmp_path, jobs=1)
+    assert "about 560.0 hours" in week.estimate(plan(week.trainings()))
+
+
+def test_quick_takes_the_studys_quick_steps(tmp_path):
+    quick = Reproduction("toy", tmp_path, seeds=(11,), quick=True)
+    assert {training.experiment.recipe.steps for training in quick.trainings()} == {study("toy").quick_steps}
+    with pytest.raises(UserError, match="--quick cannot choose the steps: --steps says them; give --steps N alone"):
+        Reproduction("toy", tmp_path, steps=9, quick=True).check()
+    with pytest.raises(UserError, match="--quick cannot choose the steps: toy-properties has no number of quick steps"):
+        Reproduction("toy-properties", tmp_path, quick=True).check()
+>>>>>>> a2169df (toy is a study of ray-traced scenes with the paper's decoder; reproduce says how long it will take, and --quick)

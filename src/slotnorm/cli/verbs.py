@@ -272,6 +272,7 @@ def reproduce(
     device: str = "auto",
     retries: int = RETRIES,
     plan: bool = False,
+    quick: bool = False,
     launcher: Launcher | None = None,
 ) -> None:
     """Everything for one figure or table of the paper: train what is missing, evaluate, report.
@@ -288,6 +289,7 @@ def reproduce(
         device: where models run: auto (a GPU if there is one), cpu, cuda or mps
         retries: how often a job that its launcher lost, e.g. with a machine, is submitted again
         plan: only print what would be trained, the hours of a GPU and the disk it takes, and what is submitted
+        quick: train for fewer steps, as few as show the effect
     """
     from slotnorm.cli.reproduction import Reproduction, describe_plan, reproduce
     from slotnorm.report.prose import headline
@@ -295,7 +297,8 @@ def reproduce(
 
     allocator.keep_freed_memory()
     out = Path(f"reproduce-{name}") if out is None else out
-    asked = Reproduction(name, out, norms, seeds, steps, scenes, slots, data, device, launcher or Local(), retries)
+    launcher = launcher or Local(os.cpu_count() or 1)
+    asked = Reproduction(name, out, norms, seeds, steps, scenes, slots, data, device, launcher, retries, quick)
     if plan:
         print(describe_plan(asked))
         return
