@@ -319,7 +319,7 @@ def test_every_claim_has_the_papers_sentence_and_a_rule() -> None:
 
 
 def test_counts_are_for_each_scale(described: list[Section]) -> None:
-    toy = divide(summarize(made_up("toy", slots=(2, 5, 7, 8, 15), images=8)))
+    toy = divide(summarize(made_up("toy", slots=(2, 5, 7, 8, 11, 15), images=8)))
     counts = counted(check_claims([*described, *toy]))
     assert list(counts) == ["full", "toy", "exact"]
     assert counts["full"] == {"agrees": 29, "differs": 0, "undecided": 0, "not run": 0}
@@ -412,15 +412,15 @@ def test_one_failed_run_is_an_example_and_none_takes_as_many_as_the_papers(
 
 
 def test_small_studies_stand_for_the_papers_and_say_so() -> None:
-    rows = made_up("toy", slots=(2, 5, 7, 8, 15), images=60)
+    rows = made_up("toy", slots=(2, 5, 7, 8, 11, 15, 20), images=60)
     outcomes = check_claims(divide(summarize(rows)), with_theory=False)
     found = {outcome.claim.number: outcome for outcome in outcomes if outcome.scale}
     assert {outcome.scale for outcome in found.values()} == {"toy"}
     assert set(found) == {1, 2, 3, 4, 5, 6, 23}
     first = found[1].findings[0]
     assert first.holds
-    assert "toy4, lost from K 7 to 15: Baseline" in first.numbers
-    assert "toy7, lost from K 8 to 15" in first.numbers  # K 7 is not enough for 7 objects and a background
+    assert "toy4, lost from K 7 to 20: Baseline" in first.numbers
+    assert "toy7, lost from K 8 to 20" in first.numbers  # K 7 is not enough for 7 objects and a background
 
 
 def test_the_page_of_claims_has_every_claim_its_sentence_its_numbers_the_words_and_the_stand_ins(

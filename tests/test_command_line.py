@@ -276,7 +276,7 @@ def test_a_name_behind_a_list_is_the_name() -> None:
 def test_options_of_a_dataclass_rebuild_it() -> None:
     default = Training(experiment("toy"))
     options = of_dataclass(default)
-    assert {option.key: option.default for option in options}["recipe.model.decoder_hidden"] == (256, 192)
+    assert {option.key: option.default for option in options}["recipe.model.decoder_strides"] == (2, 2)
     changed = rebuilt(default, {"recipe.steps": 3, "scenes.size": 8, "into": Path("x"), "norm": "layer_norm"})
     factors = changed.experiment
     assert factors.scenes is not None
