@@ -420,7 +420,7 @@ def test_small_studies_stand_for_the_papers_and_say_so() -> None:
     first = found[1].findings[0]
     assert first.holds
     assert "toy4, lost from K 7 to 20: Baseline" in first.numbers
-    assert "toy7, lost from K 8 to 20" in first.numbers  # K 7 is not enough for 7 objects and a background
+    assert "toy10, lost from K 11 to 20" in first.numbers  # fewer are not enough for 10 objects and a background
 
 
 def test_the_page_of_claims_has_every_claim_its_sentence_its_numbers_the_words_and_the_stand_ins(
