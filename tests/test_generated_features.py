@@ -195,7 +195,7 @@ def test_a_run_is_not_evaluated_on_the_features_of_another_encoder(
 
 
 def test_a_model_that_is_not_bundled_is_named() -> None:
-    with pytest.raises(UserError, match="no bundled checkpoint 'discs-weighted_sun'; did you mean 'discs-weighted_sum'"):
+    with pytest.raises(UserError, match="checkpoint 'discs-weighted_sun'; did you mean 'discs-weighted_sum'"):
         bundled.bundled_file("discs-weighted_sun")
 
 
