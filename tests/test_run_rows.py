@@ -28,6 +28,7 @@ from slotnorm.experiments import EvaluationSet, evaluation_set, evaluation_sets,
 from slotnorm.metrics import Comparison, Metric
 from slotnorm.metrics import metric as metric_classes
 from slotnorm.models import weights
+from slotnorm.models.bundled import bundled_file
 from slotnorm.storage.locks import Lock
 from slotnorm.storage.seals import read_sealed, write_sealed
 from slotnorm.storage.serialization import to_document
@@ -347,6 +348,21 @@ def test_an_experiment_with_a_name_of_its_own_is_tested_as_others_on_its_dataset
     unheard = dataclasses.replace(own, dataset="unheard-of")
     with pytest.raises(UserError, match="no experiment that is registered has test sets of 'unheard-of'; give --data"):
         run_evaluation._tests(Run(tmp_path, unheard, 1, ""), None, None, data)
+
+
+def test_a_run_of_the_toy_study_as_it_once_was_is_tested_on_its_own_scenes_with_as_many_objects_as_they_hold(
+    tmp_path: Path, data: Path
+) -> None:
+    discs = weights.unpack(bundled_file("discs-weighted_sum")).experiment
+    assert discs.name == "toy"
+    assert discs.scenes is not None
+    assert discs.scenes != study("toy").experiment.scenes
+    short = dataclasses.replace(discs, recipe=tiny.recipe(model=discs.recipe.model))
+    run = train(short, tmp_path)
+    planned = plan_evaluations([run.path], slots=[3], scenes=4)
+    assert [evaluation.test.name for evaluation in planned] == ["toy4", "toy7"]
+    for evaluation in planned:
+        assert evaluation.evaluation.scenes.images.shape[1:3] == (24, 24)
 
 
 def test_the_command_prints_means_and_writes_csv(

@@ -380,7 +380,13 @@ def find_tests(
     planned = _study_of(run)
     if planned is None:
         raise UserError(f"no experiment that is registered has test sets of {run.experiment.dataset!r}; give --dataset")
-    return planned.tests if objects is None else [evaluation_set(planned.tests[-1].name, objects)]
+    if objects is not None:
+        return [evaluation_set(planned.tests[-1].name, objects)]
+    scenes = run.experiment.scenes
+    if scenes is None or scenes == planned.experiment.scenes:
+        return planned.tests
+    # scenes of its own, or of the study as it once was: more objects than it names may find no place in them
+    return [test for test in planned.tests if test.objects in (scenes.objects, scenes.test_objects)] or planned.tests
 
 
 def _study_of(run: Run) -> Study | None:
