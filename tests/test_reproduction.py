@@ -128,13 +128,13 @@ def test_the_time_of_the_trainings_is_said_before_they_start(tmp_path):
     asked = Reproduction("toy", tmp_path, seeds=(11,), jobs=2)
     jobs = plan(asked.trainings())
     minutes = math.ceil(60 * study("toy").hours * 2)
-    assert asked.estimate(jobs) == f"4 runs to train, 2 at a time: about {minutes} minutes; then evaluation"
+    assert asked.estimate(jobs) == f"runs to train: 4, 2 at a time, about {minutes} minutes; then evaluation"
     jobs[0].state = "skipped"
-    assert "3 runs to train" in asked.estimate(jobs)
-    assert "1 more are trained already" in asked.estimate(jobs)
+    assert "runs to train: 3," in asked.estimate(jobs)
+    assert "trained already: 1;" in asked.estimate(jobs)
     for job in jobs:
         job.state = "skipped"
-    assert asked.estimate(jobs) == "all 4 runs are trained"
+    assert asked.estimate(jobs) == "runs to train: none of 4; then evaluation"
     week = Reproduction("clevr-6-7", tmp_path, jobs=1)
     assert "about 560.0 hours" in week.estimate(plan(week.trainings()))
 

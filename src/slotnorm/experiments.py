@@ -201,7 +201,7 @@ _PAPER = (
 _SMALL_ONES = (
     Study(
         _generated("toy", "toy", _TOY_SCENES, 5, _TOY),
-        "as Fig. 1: 32x32", _PUBLISHED, 0.25, _MEASURED, _tests("toy", (2, 4), (5, 7), (8, 10)),
+        "as Fig. 1: 32x32", _PUBLISHED, 0.16, _MEASURED, _tests("toy", (2, 4), (5, 7), (8, 10)),
         quick_steps=4_000, **_TOY_TESTED,
     ),
     Study(

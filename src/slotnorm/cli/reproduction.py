@@ -100,11 +100,11 @@ class Reproduction:
         """How long the trainings that are left will take, from what a run of each study is known to take."""
         hours = [_hours(task.training.experiment) for task in tasks if task.state == "waiting"]
         if not hours:
-            return f"all {len(tasks)} runs are trained"
+            return f"runs to train: none of {len(tasks)}; then evaluation"
         total = max(sum(hours) / self.side_by_side, *hours)
         spoken = f"{total:.1f} hours" if total > 1.5 else f"{math.ceil(60 * total)} minutes"
-        skipped = f", {len(tasks) - len(hours)} more are trained already" if len(hours) < len(tasks) else ""
-        return f"{len(hours)} runs to train, {self.side_by_side} at a time: about {spoken}{skipped}; then evaluation"
+        skipped = f"; trained already: {len(tasks) - len(hours)}" if len(hours) < len(tasks) else ""
+        return f"runs to train: {len(hours)}, {self.side_by_side} at a time, about {spoken}{skipped}; then evaluation"
 
 
 def _hours(experiment: Experiment) -> float:
