@@ -1,11 +1,8 @@
 """Everything for one figure, from nothing: trains, evaluates and reports, and continues where it stopped."""
 
 import json
-<<<<<<< HEAD
-import re
-=======
 import math
->>>>>>> a2169df (toy is a study of ray-traced scenes with the paper's decoder; reproduce says how long it will take, and --quick)
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,11 +13,9 @@ from slotnorm.cli import verbs
 from slotnorm.cli.reproduction import Reproduction, reproduce, studies_of
 from slotnorm.errors import UserError
 from slotnorm.experiments import study, transfers
-<<<<<<< HEAD
+from slotnorm.studies.launchers import Local
 from slotnorm.studies.slurm import Slurm
-=======
 from slotnorm.studies.sweep import plan
->>>>>>> a2169df (toy is a study of ray-traced scenes with the paper's decoder; reproduce says how long it will take, and --quick)
 from slotnorm.training.experiment_scenes import require_built
 
 
@@ -106,7 +101,6 @@ def test_a_folder_of_other_things_is_refused_before_anything_is_trained(tmp_path
     assert [path.name for path in tmp_path.iterdir()] == ["report"]
 
 
-<<<<<<< HEAD
 def test_no_jobs_at_once_are_refused_before_anything_is_trained(tmp_path, capsys):
     with pytest.raises(SystemExit) as ended:
         verbs.main(["reproduce", "toy", "--out", str(tmp_path / "out"), "--jobs", "0"])
@@ -123,9 +117,10 @@ def test_a_plan_says_runs_hours_disk_and_what_is_submitted_and_does_nothing(tmp_
     assert re.search(r"about 0\.\d+ hours of a GPU and 0\.0\d+ GB for runs, without rows", said), said
     assert said.endswith("#SBATCH --array=0-3\n")
     assert not (tmp_path / "out").exists()
-=======
+
+
 def test_the_time_of_the_trainings_is_said_before_they_start(tmp_path):
-    asked = Reproduction("toy", tmp_path, seeds=(11,), jobs=2)
+    asked = Reproduction("toy", tmp_path, seeds=(11,), launcher=Local(2))
     jobs = plan(asked.trainings())
     minutes = math.ceil(60 * study("toy").hours * 2)
     assert asked.estimate(jobs) == f"runs to train: 4, 2 at a time, about {minutes} minutes; then evaluation"
@@ -135,7 +130,7 @@ def test_the_time_of_the_trainings_is_said_before_they_start(tmp_path):
     for job in jobs:
         job.state = "skipped"
     assert asked.estimate(jobs) == "runs to train: none of 4; then evaluation"
-    week = Reproduction("clevr-6-7", tmp_path, jobs=1)
+    week = Reproduction("clevr-6-7", tmp_path)
     assert "about 560.0 hours" in week.estimate(plan(week.trainings()))
 
 
@@ -146,4 +141,3 @@ def test_quick_takes_the_studys_quick_steps(tmp_path):
         Reproduction("toy", tmp_path, steps=9, quick=True).check()
     with pytest.raises(UserError, match="--quick cannot choose the steps: toy-properties has no number of quick steps"):
         Reproduction("toy-properties", tmp_path, quick=True).check()
->>>>>>> a2169df (toy is a study of ray-traced scenes with the paper's decoder; reproduce says how long it will take, and --quick)

@@ -91,26 +91,16 @@ class Reproduction:
             return experiment
         return dataclasses.replace(experiment, recipe=dataclasses.replace(experiment.recipe, steps=steps))
 
-    @property
-    def side_by_side(self) -> int:
-        """How many trainings run at once."""
-        return self.jobs or os.cpu_count() or 1
-
     def estimate(self, tasks: Sequence[RunTask]) -> str:
         """How long the trainings that are left will take, from what a run of each study is known to take."""
-        hours = [_hours(task.training.experiment) for task in tasks if task.state == "waiting"]
+        hours = [cost_of(task.training.experiment).hours or 0.0 for task in tasks if task.state == "waiting"]
         if not hours:
             return f"runs to train: none of {len(tasks)}; then evaluation"
-        total = max(sum(hours) / self.side_by_side, *hours)
+        at_once = self.launcher.jobs if isinstance(self.launcher, Local) else len(hours)
+        total = max(sum(hours) / at_once, *hours)
         spoken = f"{total:.1f} hours" if total > 1.5 else f"{math.ceil(60 * total)} minutes"
         skipped = f"; trained already: {len(tasks) - len(hours)}" if len(hours) < len(tasks) else ""
-        return f"runs to train: {len(hours)}, {self.side_by_side} at a time, about {spoken}{skipped}; then evaluation"
-
-
-def _hours(experiment: Experiment) -> float:
-    """Of one run, by its share of the study's steps."""
-    study = experiments.study(experiment.name)
-    return study.hours * experiment.recipe.steps / study.experiment.recipe.steps
+        return f"runs to train: {len(hours)}, {at_once} at a time, about {spoken}{skipped}; then evaluation"
 
 
 def studies_of(name: str) -> list[experiments.Study]:

@@ -297,8 +297,8 @@ def reproduce(
 
     allocator.keep_freed_memory()
     out = Path(f"reproduce-{name}") if out is None else out
-    launcher = launcher or Local(os.cpu_count() or 1)
-    asked = Reproduction(name, out, norms, seeds, steps, scenes, slots, data, device, launcher, retries, quick)
+    where = launcher or Local()
+    asked = Reproduction(name, out, norms, seeds, steps, scenes, slots, data, device, where, retries, quick)
     if plan:
         print(describe_plan(asked))
         return
