@@ -7,10 +7,10 @@ import sys
 import time
 from pathlib import Path
 
-import clusters
 import pytest
 import slurm_daemons
 
+import clusters
 from conftest import SIX
 from slotnorm.training.runs import Run
 
