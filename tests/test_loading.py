@@ -96,10 +96,10 @@ def test_every_verb_that_takes_a_model_takes_a_bundled_name(
     monkeypatch.chdir(tmp_path)
     Image.fromarray(np.zeros((24, 24, 3), np.uint8)).save("black.png")
     main(["segment", "black.png", "--run", "toy-batch_norm"])
-    assert capsys.readouterr().out.startswith("black.png: 24x24; ")
+    assert capsys.readouterr().out.startswith("black.png: 24x24, scaled to 32x32 for the model; ")
     main(["theory", "--run", "toy-batch_norm"])
     assert "toy-batch_norm" in capsys.readouterr().out
-    assert open_backbone("toy-batch_norm", None).size == open_backbone("run:toy-batch_norm", None).size == 24
+    assert open_backbone("toy-batch_norm", None).size == open_backbone("run:toy-batch_norm", None).size == 32
 
 
 def test_loading_gives_a_model_with_slots() -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from slotnorm.errors import UserError
 
 # Fixed on validation scenes of the toy study alone: benchmarks/count_rule.py
-SMALLEST = 0.04
+SMALLEST = 0.005
 """Share of the image that an object's slot holds at least."""
 MOST_BORDER = 0.2
 """Share of the image's border from which on a slot is background."""
