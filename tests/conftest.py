@@ -1,5 +1,6 @@
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ COUNTS = Path(__file__).parents[1] / "docs" / "reliability.json"
 # One thread a test process: two processes run side by side, and CPU bits depend on the number of threads.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it, and commands that tests start would inherit that
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

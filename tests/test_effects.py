@@ -191,7 +191,7 @@ def test_the_same_runs_give_the_same_numbers_to_the_last_byte(rows: Rows) -> Non
 def test_runs_beside_are_compared_with_and_not_told_twice() -> None:
     own = section_of(made_up("ablation", ("unnormalized", "kd_layer_norm"), (1, 2), (10, 21), 8, shapes=SHAPES))
     beside = summarize(made_up("properties", seeds=(1, 2), slots=(10, 21), images=8))
-    effect = effects([replace(own, beside=tuple(beside))])[0]
+    effect = effects([replace(own, reference_runs=tuple(beside))])[0]
     assert [change.norm for change in effect.changes] == ["unnormalized", "kd_layer_norm"]
 
 

@@ -250,7 +250,7 @@ def test_what_is_no_file_under_the_locks_name_is_refused(tmp_path: Path, kind: s
         if kind == "link to a file":
             victim.write_text("precious")
         (folder / ".lock").symlink_to(victim)
-    with pytest.raises(UserError, match=r"Is a directory|\.lock is a link, and links are not written through; remove"):
+    with pytest.raises(UserError, match=r"Is a directory|\.lock is a link, and links are not written through; put"):
         Lock(folder)
     assert not victim.exists() or victim.read_text() == "precious"
     assert (kind == "link to a file") == victim.exists()

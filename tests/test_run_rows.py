@@ -343,11 +343,11 @@ def test_an_experiment_with_a_name_of_its_own_is_tested_as_others_on_its_dataset
     tmp_path: Path, run: Run, data: Path
 ) -> None:
     own = dataclasses.replace(run.experiment, name="mine", dataset="toy")
-    tests = run_evaluation._tests(Run(tmp_path, own, 1, ""), None, None, data)
+    tests = run_evaluation.find_tests(Run(tmp_path, own, 1, ""), None, None, data)
     assert [test.name for test in tests] == ["toy4", "toy7"]
     unheard = dataclasses.replace(own, dataset="unheard-of")
     with pytest.raises(UserError, match="no experiment that is registered has test sets of 'unheard-of'; give --data"):
-        run_evaluation._tests(Run(tmp_path, unheard, 1, ""), None, None, data)
+        run_evaluation.find_tests(Run(tmp_path, unheard, 1, ""), None, None, data)
 
 
 def test_a_run_of_the_toy_study_as_it_once_was_is_tested_on_its_own_scenes_with_as_many_objects_as_they_hold(
@@ -396,7 +396,9 @@ def test_the_model_is_built_once_for_all_sets_of_a_run(run: Run, data: Path, mon
     built: list[Any] = []
     make = weights.build
     monkeypatch.setattr(weights, "build", lambda experiment: built.append(experiment) or make(experiment))
-    monkeypatch.setattr(run_evaluation, "_tests", lambda *_: [EvaluationSet(name, "mine", (0, 255)) for name in "ab"])
+    monkeypatch.setattr(
+        run_evaluation, "find_tests", lambda *_: [EvaluationSet(name, "mine", (0, 255)) for name in "ab"]
+    )
     planned = plan_evaluations([run.path], "mine", slots=[3], scenes=8, data=data)
     for evaluation in planned:
         evaluation.evaluate()

@@ -331,7 +331,7 @@ def test_generated_scenes_are_cached_and_no_more_than_are_needed(
             r"holds images of shape \(8, 8, 3\), but the model takes \(16",
         ),
         ({"model": dataclasses.replace(tiny.FEATURES, tokens=9), "flip": False}, r"features of shape \(16, 6\)"),
-        ({"validation_scenes": 64}, "lower recipe.validation-scenes"),
+        ({"validation_scenes": 64}, "lower --recipe.validation-scenes"),
     ],
 )
 def test_scenes_that_do_not_fit_are_refused_before_anything_is_written(
@@ -360,7 +360,7 @@ def test_scenes_without_masks_train_and_have_no_segmentation_scores(tmp_path: Pa
         builder.append(images=np.random.default_rng(0).integers(0, 256, (20, 8, 8, 3)), counts=np.ones(20, int))
         builder.finish()
     run = train(tiny.experiment(), tmp_path, data=tmp_path / "bare")
-    assert set(run.validation()) == {"l2@4", "l2@12"}
+    assert set(run.validation()) == {"l2@4", "l2@12", "moving@4", "sharing@4", "coherence@4", "in_use@4"}
 
 
 @pytest.mark.parametrize(
