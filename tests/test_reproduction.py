@@ -1,6 +1,7 @@
 """Everything for one figure, from nothing: trains, evaluates and reports, and continues where it stopped."""
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from slotnorm.cli.reproduction import Reproduction, reproduce, studies_of
 from slotnorm.errors import UserError
 from slotnorm.experiments import study, transfers
+from slotnorm.studies.sweep import plan
 from slotnorm.training.experiment_scenes import require_built
 
 
@@ -93,3 +95,27 @@ def test_a_folder_of_other_things_is_refused_before_anything_is_trained(tmp_path
     with pytest.raises(UserError, match="is not empty and holds no report"):
         reproduce(Reproduction("toy", tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ["report"]
+
+
+def test_the_time_of_the_trainings_is_said_before_they_start(tmp_path):
+    asked = Reproduction("toy", tmp_path, seeds=(11,), jobs=2)
+    jobs = plan(asked.trainings())
+    minutes = math.ceil(60 * study("toy").hours * 2)
+    assert asked.estimate(jobs) == f"4 runs to train, 2 at a time: about {minutes} minutes; then evaluation"
+    jobs[0].state = "skipped"
+    assert "3 runs to train" in asked.estimate(jobs)
+    assert "1 more are trained already" in asked.estimate(jobs)
+    for job in jobs:
+        job.state = "skipped"
+    assert asked.estimate(jobs) == "all 4 runs are trained"
+    week = Reproduction("clevr-6-7", tmp_path, jobs=1)
+    assert "about 560.0 hours" in week.estimate(plan(week.trainings()))
+
+
+def test_quick_takes_the_studys_quick_steps(tmp_path):
+    quick = Reproduction("toy", tmp_path, seeds=(11,), quick=True)
+    assert {training.experiment.recipe.steps for training in quick.trainings()} == {study("toy").quick_steps}
+    with pytest.raises(UserError, match="--quick cannot choose the steps: --steps says them; give --steps N alone"):
+        Reproduction("toy", tmp_path, steps=9, quick=True).check()
+    with pytest.raises(UserError, match="--quick cannot choose the steps: toy-properties has no number of quick steps"):
+        Reproduction("toy-properties", tmp_path, quick=True).check()

@@ -1,7 +1,9 @@
 """Everything for one figure or table: train what is missing, evaluate, report."""
 
 import dataclasses
+import math
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,8 +16,8 @@ from slotnorm.runtime.devices import choose_device
 from slotnorm.studies.launchers import Local
 from slotnorm.studies.options import Training, chosen_norms, require_seeds
 from slotnorm.studies.run_evaluation import plan_evaluations
+from slotnorm.studies.sweep import RunTask, require_success, sweep
 from slotnorm.studies.sweep import plan as plan_training
-from slotnorm.studies.sweep import require_success, sweep
 from slotnorm.training.experiment_scenes import require_built
 
 
@@ -33,6 +35,7 @@ class Reproduction:
     jobs: int | None = None
     data: Path | None = None
     device: str = "auto"
+    quick: bool = False
 
     @property
     def runs(self) -> Path:
@@ -47,12 +50,7 @@ class Reproduction:
     def trainings(self) -> list[Training]:
         """Every run that the figure or table shows."""
         return [
-            Training(
-                self._shortened(dataclasses.replace(study.experiment, norm=norm, seed=seed)),
-                self.runs,
-                self.data,
-                device=self.device,
-            )
+            Training(self._shortened(study, norm, seed), self.runs, self.data, device=self.device)
             for study in studies_of(self.name)
             for seed in self.seeds or study.seeds
             for norm in self._norms(study)
@@ -71,15 +69,42 @@ class Reproduction:
         if self.slots is not None and (not self.slots or min(self.slots) < 1):
             raise UserError("--slots needs FIRST:LAST with at least one slot, and the first not above the last")
         choose_device(self.device)
+        for study in studies_of(self.name) if self.quick else ():
+            if study.quick_steps is None or self.steps is not None:
+                why = "--steps says them" if self.steps is not None else f"{study.name} has no number of quick steps"
+                raise UserError(f"--quick cannot choose the steps: {why}; give --steps N alone")
         require_folder(self.report)
         transfer = experiments.transfers().get(self.name)
         for study in studies_of(self.name):
             require_built(study.experiment, study.tests if transfer is None else [transfer.test], self.data)
 
-    def _shortened(self, experiment: Experiment) -> Experiment:
-        if self.steps is None:
+    def _shortened(self, study: experiments.Study, norm: str, seed: int) -> Experiment:
+        experiment = dataclasses.replace(study.experiment, norm=norm, seed=seed)
+        steps = study.quick_steps if self.quick else self.steps
+        if steps is None:
             return experiment
-        return dataclasses.replace(experiment, recipe=dataclasses.replace(experiment.recipe, steps=self.steps))
+        return dataclasses.replace(experiment, recipe=dataclasses.replace(experiment.recipe, steps=steps))
+
+    @property
+    def side_by_side(self) -> int:
+        """How many trainings run at once."""
+        return self.jobs or os.cpu_count() or 1
+
+    def estimate(self, tasks: Sequence[RunTask]) -> str:
+        """How long the trainings that are left will take, from what a run of each study is known to take."""
+        hours = [_hours(task.training.experiment) for task in tasks if task.state == "waiting"]
+        if not hours:
+            return f"all {len(tasks)} runs are trained"
+        total = max(sum(hours) / self.side_by_side, *hours)
+        spoken = f"{total:.1f} hours" if total > 1.5 else f"{math.ceil(60 * total)} minutes"
+        skipped = f", {len(tasks) - len(hours)} more are trained already" if len(hours) < len(tasks) else ""
+        return f"{len(hours)} runs to train, {self.side_by_side} at a time: about {spoken}{skipped}; then evaluation"
+
+
+def _hours(experiment: Experiment) -> float:
+    """Of one run, by its share of the study's steps."""
+    study = experiments.study(experiment.name)
+    return study.hours * experiment.recipe.steps / study.experiment.recipe.steps
 
 
 def studies_of(name: str) -> list[experiments.Study]:
@@ -94,7 +119,8 @@ def reproduce(asked: Reproduction) -> Report:
     """Train what is missing, score what is not scored, write the report to `out/report`; continues where it stopped."""
     asked.check()
     tasks = plan_training(asked.trainings())
-    sweep(tasks, Local(asked.jobs or os.cpu_count() or 1))
+    print(asked.estimate(tasks), file=sys.stderr, flush=True)
+    sweep(tasks, Local(asked.side_by_side))
     require_success(tasks)
     paths = [task.path for task in tasks]
     transfer = experiments.transfers().get(asked.name)

@@ -214,6 +214,7 @@ def reproduce(
     jobs: int | None = None,
     data: Path | None = None,
     device: str = "auto",
+    quick: bool = False,
 ) -> None:
     """Everything for one figure or table of the paper: train what is missing, evaluate, report.
 
@@ -228,6 +229,7 @@ def reproduce(
         jobs: single-threaded trainings side by side (default: one per core)
         data: folder of the built set, or of its splits, when it is not in the cache
         device: where models run: auto (a GPU if there is one), cpu, cuda or mps
+        quick: train for fewer steps, as few as show the effect
     """
     from slotnorm.cli.reproduction import Reproduction, reproduce
     from slotnorm.report.prose import headline
@@ -235,7 +237,7 @@ def reproduce(
 
     allocator.keep_freed_memory()
     out = Path(f"reproduce-{name}") if out is None else out
-    made = reproduce(Reproduction(name, out, norms, seeds, steps, scenes, slots, jobs, data, device))
+    made = reproduce(Reproduction(name, out, norms, seeds, steps, scenes, slots, jobs, data, device, quick))
     print(headline(made))
     print(f"report: {out / 'report' / 'report.md'}")
     print(f"page: {out / 'report' / 'index.html'}")
