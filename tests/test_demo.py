@@ -33,7 +33,7 @@ from slotnorm.training.runs import Run
 
 NORMS = ("weighted_mean", "batch_norm")
 SMALL = ImageModel(
-    size=24, channels=8, dim=8, hidden=16, kernel=3, strides=(2, 2), positions="fourier", decoder="dense",
+    size=32, channels=8, dim=8, hidden=16, kernel=3, strides=(2, 2), positions="fourier", decoder="dense",
     decoder_hidden=(8,),
 )  # fmt: skip
 
@@ -84,8 +84,8 @@ def test_the_table_has_the_scores_of_the_models_on_new_scenes(found, bundle, tmp
 
 
 def test_every_number_of_slots_up_to_three_times_the_training_one_is_looked_at(found):
-    few, many = (test.name for test in experiments.study("toy").tests)
-    assert found.section.slots(few) == found.section.slots(many) == list(range(2, 16))
+    for test in experiments.study("toy").tests:
+        assert found.section.slots(test.name) == list(range(2, 16))
     assert found.report.sections[0].illustration.slots == list(range(2, 16))
     assert all(run.failed is not None for run in found.section.runs)
 

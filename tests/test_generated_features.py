@@ -36,10 +36,11 @@ STUDIES = ("toy-features-4-5", "toy-features-2-5", "toy-features-2-3")
 
 
 def export_encoder(folder: Path, seed: int) -> Path:
-    """An untrained model of toy as it would be bundled."""
+    """An untrained model of the bundled encoder's kind, as it would be bundled."""
     folder.mkdir()
-    toy = experiments.experiment("toy", seed=seed)
-    made = weights.Weights(build(toy).state_dict(), toy, 0, {})
+    discs = weights.unpack(bundled.bundled_file(MADE.encoder)).experiment
+    untrained = dataclasses.replace(discs, seed=seed)
+    made = weights.Weights(build(untrained).state_dict(), untrained, 0, {})
     weights.export(made, folder / f"{MADE.encoder}.safetensors", "# card")
     listed = {path.name: files.sha256(path) for path in folder.iterdir()}
     (folder / bundled.HASHES).write_text(json.dumps(listed))
@@ -194,8 +195,8 @@ def test_a_run_is_not_evaluated_on_the_features_of_another_encoder(
 
 
 def test_a_model_that_is_not_bundled_is_named() -> None:
-    with pytest.raises(UserError, match="no bundled checkpoint 'toy-weighted_sun'; did you mean 'toy-weighted_sum'"):
-        bundled.bundled_file("toy-weighted_sun")
+    with pytest.raises(UserError, match="no bundled checkpoint 'discs-weighted_sun'; did you mean 'discs-weighted_sum'"):
+        bundled.bundled_file("discs-weighted_sun")
 
 
 def test_an_encoder_of_another_width_is_refused_before_anything_is_trained(tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ _TOY_FEATURES_SCENES = GeneratedScenes(
     style="flat", objects=(1, 4), test_objects=(1, 4), size=24, shapes=("disc",), radius=(0.13, 0.18), min_visible=13,
     num=20_000,
 )  # fmt: skip
-_TOY_FEATURES_ENCODER = "toy-weighted_sum"
+_TOY_FEATURES_ENCODER = "discs-weighted_sum"
 _FEATURE_SETS = {
     "toy-features": GeneratedFeatures(_TOY_FEATURES_SCENES, _TOY_FEATURES_ENCODER),
     "toy-features-many": GeneratedFeatures(
@@ -291,7 +291,7 @@ def experiment(name: str, **factors: Any) -> Experiment:
 
 def command_line(wanted: Experiment) -> list[str]:
     """The words after `slotnorm train` that make this experiment from the registered one that is most like it."""
-    documents = {name: to_document(entry.experiment) for name, entry in studies().items()}
+    documents = {name: to_document(entry.experiment) for name, entry in studies().items() if _alike(entry, wanted)}
     changes = {name: differences(document, to_document(wanted)) for name, document in documents.items()}
     nearest_study = wanted.name if wanted.name in changes else min(changes, key=lambda name: len(changes[name]))
     words = [nearest_study]
@@ -299,6 +299,12 @@ def command_line(wanted: Experiment) -> list[str]:
         values = value if isinstance(value, list) else [value]
         words += [f"--{field.replace('_', '-')}", *map(str, values)]
     return words
+
+
+def _alike(study: Study, wanted: Experiment) -> bool:
+    """Whether the study's experiment has the same options: a model of the same kind, and scenes or none."""
+    own = study.experiment
+    return type(own.recipe.model) is type(wanted.recipe.model) and (own.scenes is None) == (wanted.scenes is None)
 
 
 def listing() -> str:

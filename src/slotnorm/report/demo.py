@@ -37,6 +37,7 @@ from slotnorm.storage.serialization import to_document
 from slotnorm.training.loading import load
 
 TITLE = "slotnorm demo"
+STUDY = "toy"  # whose models are shown; others are bundled for other uses
 METRICS = ("f_ari", "ari", "l2")
 CHARTED = ("f_ari", "ari")
 LARGEST_PAGE = 4_000_000  # bytes: four models, sent by mail
@@ -77,7 +78,7 @@ def run_demo(num: int, folder: Path | None = None, device: str = "auto") -> Demo
     """Evaluate the models of `folder` (None: the bundled ones) on `num` new scenes of each of their test sets."""
     if num < 2:
         raise UserError(f"--scenes {num} is too few: ask for 2 or more")
-    models = [load(path, device) for path in bundled_files(folder)]
+    models = [load(path, device) for path in bundled_files(folder) if path.stem.startswith(f"{STUDY}-")]
     experiment = models[0].experiment
     assert experiment is not None
     trained = experiment.slots

@@ -113,7 +113,10 @@ def _fingerprint(spec: SceneSpec, backbone: FrozenBackbone) -> str:
 
 @functools.cache
 def _bundled_backbone(path: Path) -> FrozenBackbone:
-    return encoder_backbone(load_model(path), path.stem, norm="after")
+    """Named after the run that it is of, not after its file, so that features stay the same when a file is renamed."""
+    model = load_model(path)
+    assert model.experiment is not None  # a bundled file says it
+    return encoder_backbone(model, f"{model.experiment.name}-{model.experiment.norm}", norm="after")
 
 
 def _features_of(dataset: str, directory: str | Path | None) -> GeneratedFeatures | None:
