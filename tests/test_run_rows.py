@@ -344,7 +344,7 @@ def test_an_experiment_with_a_name_of_its_own_is_tested_as_others_on_its_dataset
 ) -> None:
     own = dataclasses.replace(run.experiment, name="mine", dataset="toy")
     tests = run_evaluation.find_tests(Run(tmp_path, own, 1, ""), None, None, data)
-    assert [test.name for test in tests] == ["toy4", "toy7"]
+    assert [test.name for test in tests] == ["toy4", "toy7", "toy10"]
     unheard = dataclasses.replace(own, dataset="unheard-of")
     with pytest.raises(UserError, match="no experiment that is registered has test sets of 'unheard-of'; give --data"):
         run_evaluation.find_tests(Run(tmp_path, unheard, 1, ""), None, None, data)
