@@ -163,9 +163,10 @@ def test_paths_are_the_curves_of_both_scores_from_the_training_k_on(report: Repo
     held = report.sections[0].results.background
     assert held is not None
     assert held.words == (ON_PATHS, ON_SLOTS)
-    few, many = held.figure.rows[0]
+    few, many, most = held.figure.rows[0]
     assert isinstance(few, PathPanel)
-    assert (few.datasets, many.datasets, few.marked) == (("toy4",), ("toy7",), (5, 10, 15))
+    assert [panel.datasets for panel in (few, many, most)] == [("toy4",), ("toy7",), ("toy10",)]
+    assert few.marked == (5, 10, 15)
     assert list(few.curves) == list(few.across) == list(MAIN)
     for metric, shown in (("f_ari", few.curves), ("ari", few.across)):
         for norm, one in shown.items():
@@ -244,7 +245,7 @@ def test_a_small_share_keeps_three_decimals(section: Section) -> None:
 def test_without_a_diagnosis_the_paths_are_shown_alone(section: Section) -> None:
     held = background(section, None)
     assert held is not None
-    assert [len(row) for row in held.figure.rows] == [2]
+    assert [len(row) for row in held.figure.rows] == [3]
     assert held.table is None
     assert held.words == (ON_PATHS,)
     ElementTree.fromstring(draw(held.figure)["svg"])

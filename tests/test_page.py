@@ -296,7 +296,7 @@ def test_the_figure_on_the_background_is_there_with_its_words_and_readings(repor
         assert paragraph in page.inside["p"]
     paths = [content for content in page.data["panels"].values() if "marked" in content]
     assert [content["title"] for content in paths] == [
-        "F-ARI against ARI with 2 to 4 objects", "F-ARI against ARI with 5 to 7 objects",
+        f"F-ARI against ARI with {objects} objects" for objects in ("2 to 4", "5 to 7", "8 to 10")
     ]  # fmt: skip
     panel, content = held.figure.rows[0][0], paths[0]
     assert content["points"] == list(range(5, 16))

@@ -1,5 +1,6 @@
 """One mechanism seals documents, archives and descriptions; what was sealed before stays readable, byte for byte."""
 
+import dataclasses
 import random
 import shutil
 from pathlib import Path
@@ -58,7 +59,8 @@ def test_a_run_of_before_loads_and_resumes(tmp_path: Path) -> None:
     assert run.record().step == 4
     assert slotnorm.load(run.path).experiment == run.experiment
     data = tiny.build_scenes(tmp_path / "data").directory
-    assert train(tiny.experiment(steps=6, keep_checkpoints=1), tmp_path, data=data).step == 6
+    recipe = dataclasses.replace(run.experiment.recipe, steps=6, keep_checkpoints=1)
+    assert train(dataclasses.replace(run.experiment, recipe=recipe), tmp_path, data=data).step == 6
     assert checkpoints.committed(run.checkpoints) == [6]
 
 

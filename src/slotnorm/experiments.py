@@ -310,9 +310,10 @@ def experiment(name: str, **factors: Any) -> Experiment:
 
 def command_line(wanted: Experiment) -> list[str]:
     """The words after `slotnorm train` that make this experiment from the registered one that is most like it."""
-    documents = {name: to_document(entry.experiment) for name, entry in studies().items() if _alike(entry, wanted)}
+    documents = {name: to_document(entry.experiment) for name, entry in studies().items()}
     changes = {name: differences(document, to_document(wanted)) for name, document in documents.items()}
-    nearest_study = wanted.name if wanted.name in changes else min(changes, key=lambda name: len(changes[name]))
+    alike = [name for name, entry in studies().items() if _alike(entry, wanted)] or list(changes)
+    nearest_study = wanted.name if wanted.name in changes else min(alike, key=lambda name: len(changes[name]))
     words = [nearest_study]
     for field, _, value in changes[nearest_study]:
         values = value if isinstance(value, list) else [value]
