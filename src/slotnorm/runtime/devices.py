@@ -23,6 +23,6 @@ def choose_device(asked: str | torch.device = "auto") -> torch.device:
     try:
         torch.zeros(1, device=asked)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0].rstrip(".")
+        reason = re.split(r"\. |\n", str(error))[0].rstrip(".")  # torch goes on for a page
         raise UserError(f"device {str(asked)!r} cannot be used here ({reason}); give cpu, or auto") from error
     return torch.device(asked)
