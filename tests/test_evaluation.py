@@ -80,6 +80,15 @@ def slow_scores(true: np.ndarray, predicted: np.ndarray) -> dict[str, float]:
     return {**scores, "f_ari": f_ari, "mbo": float(table.max(axis=1).mean()), "miou": float(matched)}
 
 
+def slow_count(masks: np.ndarray) -> int:
+    """How many slots of masks (K, h, w) hold an object, by the rule's words."""
+    count = 0
+    for mask in masks > 0.5:
+        border = np.concatenate([mask[0], mask[-1], mask[1:-1, 0], mask[1:-1, -1]])
+        count += mask.mean() >= 0.005 and border.mean() < 0.2
+    return count
+
+
 def slow_rows(model: SlotModel, scenes: Scenes, number: int, kind: str) -> dict[tuple[int, str, str], float]:
     """{(image, source, metric): value}, one image at a time, straight from the model."""
     found: dict[tuple[int, str, str], float] = {}
@@ -103,6 +112,10 @@ def slow_rows(model: SlotModel, scenes: Scenes, number: int, kind: str) -> dict[
         for source, (masks, compared) in maps.items():
             for metric, value in slow_scores(compared, masks.argmax(0).numpy()).items():
                 found[image, source, metric] = value
+            raw = made.masks if source == "masks" or kind == "properties" else made.attention
+            side = math.isqrt(raw.flatten(2).shape[-1])
+            counted = slow_count(raw[0].reshape(number, side, side).numpy())
+            found[image, source, "count"] = abs(counted - int(scenes.counts[position]))
     return found
 
 
@@ -310,7 +323,7 @@ def test_what_cannot_be_scored_is_refused_in_one_sentence(scenes: Scenes, monkey
     monkeypatch.setattr(decomposer, "_free_bytes", lambda device: 1 << 20)
     with pytest.raises(UserError, match=r"1000 slots need about [0-9.]+ GiB and 0.000977 GiB are free; .* at most 28"):
         sn.score(model, scenes, slots=[3, 1000])
-    assert len(sn.score(model, scenes[:1], slots=28, source="masks")) == 6
+    assert len(sn.score(model, scenes[:1], slots=28, source="masks")) == 7
 
 
 class Files:

@@ -384,7 +384,7 @@ def test_every_metric_says_what_it_is_and_keeps_to_its_bounds(name):
         comparison = Comparison(
             inputs=images, slots=torch.rand(5, 4, 8, generator=draws), attention=masks.flatten(2), masks=masks,
             true=torch.randint(0, 4, (5, 6, 6), generator=draws), predicted=labels_from_masks(masks),
-            reconstruction=noisy, predictions=predictions, targets=targets,
+            reconstruction=noisy, predictions=predictions, targets=targets, objects=torch.arange(5),
         )  # fmt: skip
         values = kind().score(comparison)
         assert values.shape == (() if kind.of == "set" else (5,))

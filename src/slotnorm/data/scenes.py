@@ -182,6 +182,11 @@ class Scenes:
         return dict(self._columns)
 
     @property
+    def are_counted(self) -> bool:
+        """Whether `counts` tells anything: where there are neither masks nor properties, nobody knows the objects."""
+        return bool(self.manifest["objects"])
+
+    @property
     def images(self) -> LazyArray | None:
         """(n, H, W, 3) uint8, or None."""
         return self._rows("images")
@@ -229,7 +234,7 @@ class Scenes:
         """The scenes with at least `min_objects` and at most `max_objects` objects."""
         if min_objects is None and max_objects is None:
             return self
-        if not self.manifest["objects"]:
+        if not self.are_counted:
             raise UserError(
                 f"{self.directory} has neither masks nor properties: its objects cannot be counted or filtered; leave "
                 "out --objects, and train with --max-objects None"

@@ -49,6 +49,7 @@ class Measurement:
         several = list(metrics)
         labelled = scenes.labels is not None
         self._by_labels = [metric() for metric in several if metric.needs == "labels" and labelled]
+        self._by_objects = [metric() for metric in several if metric.needs == "objects" and scenes.are_counted]
         self._by_nothing = [metric() for metric in several if metric.needs == "nothing"]
         decoded = "masks" in self.sources
         self._by_reconstruction = [metric() for metric in several if metric.needs == "reconstruction" and decoded]
@@ -58,7 +59,7 @@ class Measurement:
         self.columns: tuple[Column, ...] = (
             *((source, name) for source in self.sources for name in (*counted, *_names(self._by_labels))),
             *(("masks", name) for name in _names(self._by_reconstruction)),
-            *((source, name) for source in self.sources for name in _names(self._by_nothing)),
+            *((source, name) for source in self.sources for name in _names([*self._by_objects, *self._by_nothing])),
         )
 
     @property
@@ -66,15 +67,18 @@ class Measurement:
         """The columns that must be finite: a reconstruction that is not, is none."""
         return [("masks", name) for name in _names(self._by_reconstruction)]
 
-    def measure(self, inputs: Tensor, tokens: Tensor, labels: Tensor | None, noise: Tensor) -> Measured:
-        """Every column of a batch: its inputs, their tokens (B, N, channels), labels (B, H, W), noise (B, K, D)."""
+    def measure(
+        self, inputs: Tensor, tokens: Tensor, labels: Tensor | None, objects: Tensor, noise: Tensor
+    ) -> Measured:
+        """Every column of a batch: its inputs, their tokens (B, N, channels), labels (B, H, W), numbers of objects
+        (B,), noise (B, K, D)."""
         values: dict[Column, Tensor] = {}
         predictions = None
-        for source, comparison in self._compare(inputs, tokens, labels, noise).items():
+        for source, comparison in self._compare(inputs, tokens, labels, objects, noise).items():
             if (source, VISIBLE) in self.columns:
                 assert comparison.true is not None  # the scenes have labels
                 values[source, VISIBLE] = count_visible(comparison.true)
-            metrics = [*self._by_labels, *self._by_nothing]
+            metrics = [*self._by_labels, *self._by_objects, *self._by_nothing]
             for metric in (*metrics, *self._by_reconstruction) if source == "masks" else metrics:
                 values[source, metric.name] = _checked(metric, metric.score(comparison), len(inputs))
             predictions = comparison.predictions
@@ -86,7 +90,9 @@ class Measurement:
         comparison = Comparison(predictions=predictions, targets=self.model.targets(properties))
         return {metric.name: float(_checked(metric, metric.score(comparison), None)) for metric in self.of_set}
 
-    def _compare(self, inputs: Tensor, tokens: Tensor, labels: Tensor | None, noise: Tensor) -> dict[str, Comparison]:
+    def _compare(
+        self, inputs: Tensor, tokens: Tensor, labels: Tensor | None, objects: Tensor, noise: Tensor
+    ) -> dict[str, Comparison]:
         """What metrics look at, by source; nothing is decoded where the attention is all that is asked for."""
         reconstruction = predictions = None
         if "masks" in self.model.sources and "masks" not in self.sources:
@@ -105,7 +111,7 @@ class Measurement:
         for source in self.sources:
             true, predicted = (None, None) if labels is None else comparable_labels(masks[source], labels)
             comparisons[source] = Comparison(
-                inputs, slots, attention, masks[source], true, predicted, reconstruction, predictions
+                inputs, slots, attention, masks[source], true, predicted, reconstruction, predictions, objects=objects
             )
         return comparisons
 

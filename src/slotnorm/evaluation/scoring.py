@@ -23,7 +23,7 @@ from slotnorm.errors import DamagedFile, NonFinite, UserError, nearest
 from slotnorm.evaluation.decomposer import Decomposer, evaluating
 from slotnorm.evaluation.measurement import Column, Measurement
 from slotnorm.evaluation.rows import MISSING, Rows
-from slotnorm.metrics import all_metrics
+from slotnorm.metrics import Metric, all_metrics
 from slotnorm.models import SlotModel
 from slotnorm.storage import archives
 from slotnorm.storage.fingerprints import fingerprint
@@ -113,7 +113,10 @@ class Scores:
 
 
 class Evaluation:
-    """What is asked of a model: which scenes, numbers of slots, iterations, sources and noise; arguments as `score`."""
+    """What is asked of a model: which scenes, numbers of slots, iterations, sources and noise; arguments as `score`.
+
+    `metrics` None is all that there are.
+    """
 
     def __init__(
         self,
@@ -123,6 +126,7 @@ class Evaluation:
         iterations: int | None = None,
         source: str | Sequence[str] = SOURCES,
         seed: int = 0,
+        metrics: Iterable[type[Metric]] | None = None,
     ) -> None:
         self.model, self.scenes, self.seed = model, scenes, seed
         self.slots = _checked_slots(slots)
@@ -130,7 +134,8 @@ class Evaluation:
         model.require_slots(self.slots)
         self.decomposer.require_memory(max(self.slots))
         self.sources = _checked_sources(source, model)
-        self.measurement = Measurement(model, scenes, self.sources, all_metrics().values(), self.decomposer.iterations)
+        asked = all_metrics().values() if metrics is None else metrics
+        self.measurement = Measurement(model, scenes, self.sources, asked, self.decomposer.iterations)
         if not self.metrics:
             raise UserError(
                 f"{scenes.directory} has neither masks nor properties to compare with, and {', '.join(self.sources)} "
@@ -231,8 +236,7 @@ class Evaluation:
         chosen = np.flatnonzero(scores.slots == number)
         order = np.argsort(scores.images[chosen], kind="stable")
         places = order[np.searchsorted(scores.images[chosen][order], self.scenes.index)]
-        counted = bool(self.scenes.manifest["objects"])
-        counts = self.scenes.counts if counted else np.full(len(self.scenes), MISSING)
+        counts = self.scenes.counts if self.scenes.are_counted else np.full(len(self.scenes), MISSING)
         many, width = len(self.scenes), len(self.columns)
         rows = Rows(
             image=np.repeat(self.scenes.index, width),
@@ -263,9 +267,10 @@ class Evaluation:
             labels = None
             if self.scenes.labels is not None:
                 labels = self.decomposer.read("labels", group).to(inputs.device)
+            objects = torch.from_numpy(np.where(present, self.scenes.counts[group], 0)).to(inputs.device)
             for row, number in zip(values, slots, strict=True):
                 noise = self.decomposer.scene_noise(self.seed, group, number)
-                measured = self.measurement.measure(inputs, tokens, labels, noise)
+                measured = self.measurement.measure(inputs, tokens, labels, objects, noise)
                 for place, column in enumerate(self.columns):
                     row[:, place] = measured.values[column].cpu().double().numpy()[present]
                 if measured.predictions is not None:

@@ -85,10 +85,11 @@ def _measure_all(
             labels = None
             if scenes.labels is not None:
                 labels = torch.from_numpy(scenes.read("labels", positions)).to(model.device)
+            objects = torch.from_numpy(scenes.counts[positions]).to(model.device)
             tokens = model.encode(inputs)
             for k in numbers:
                 noise = _draw_noise(model, scenes, positions, experiment, k)
-                measured = measurement.measure(inputs, tokens, labels, noise)
+                measured = measurement.measure(inputs, tokens, labels, objects, noise)
                 for row, column in zip(values[k], measurement.columns, strict=True):
                     row[positions] = _as(row, measured.values[column])
                 if measured.predictions is not None:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal, get_args
 from torch import Tensor
 
 from slotnorm.metrics.counting import count_tables
+from slotnorm.metrics.object_count import count_objects
 from slotnorm.metrics.precision import average_precision
 from slotnorm.metrics.reconstruction import squared_error
 from slotnorm.metrics.segmentation import (
@@ -23,7 +24,7 @@ from slotnorm.metrics.segmentation import (
 )
 
 Direction = Literal["higher", "lower"]
-Needs = Literal["labels", "reconstruction", "properties", "nothing"]
+Needs = Literal["labels", "reconstruction", "properties", "objects", "nothing"]
 
 _registry: dict[str, type["Metric"]] = {}
 
@@ -54,6 +55,8 @@ class Comparison:
     """(B, K, outputs): of the slots."""
     targets: Tensor | None = None
     """(B, O, outputs): of the objects."""
+    objects: Tensor | None = None
+    """(B,) integers: how many objects the scenes have."""
 
     @cached_property
     def tables(self) -> tuple[Tensor, ...]:
@@ -71,7 +74,7 @@ class Metric:
     direction: ClassVar[Direction]
     """Whether higher or lower is better."""
     needs: ClassVar[Needs]
-    """What it compares with: the scenes' masks, the input, the objects' properties, or nothing."""
+    """What it compares with: the scenes' masks, the input, the objects' properties, their number, or nothing."""
     bounds: ClassVar[tuple[float, float]]
     """The least and the largest value that it can have."""
     of: ClassVar[Literal["image", "set"]] = "image"
@@ -80,6 +83,8 @@ class Metric:
     """How many are shown."""
     figure: ClassVar[str | None] = ""
     """The figure that its curves are drawn in; empty is one of its own, None is none."""
+    in_study_table: ClassVar[bool] = True
+    """Whether it is a column of a study's table."""
     validated_as: ClassVar[str] = ""
     """Its name in the validation scores of a training; empty where only evaluation measures it."""
 
@@ -183,6 +188,16 @@ class ReconstructionLoss(Metric):
 
     def score(self, comparison: Comparison) -> Tensor:
         return squared_error(given(comparison.reconstruction), given(comparison.inputs))
+
+
+class CountError(Metric):
+    """How far the number of objects that masks show, counted without labels, is from the number in the scene."""
+
+    name, label, direction, needs, bounds = "count", "count error", "lower", "objects", (0.0, math.inf)
+    decimals, figure, in_study_table = 2, "count", False  # its own table has the trivial guess beside it
+
+    def score(self, comparison: Comparison) -> Tensor:
+        return (count_objects(given(comparison.masks)) - given(comparison.objects)).abs().float()
 
 
 class _AveragePrecision(Metric, registered=False):

@@ -103,7 +103,9 @@ def _factors(study: str) -> str:
 
 def study_table(section: Section, leave_out_failed: bool = False) -> Table | None:
     """A study's own table: each test set at the training K, at that of the object panels and at a high K."""
-    metrics = tuple(metric for metric in all_metrics() if metric in section.metrics())
+    metrics = tuple(
+        name for name, metric in all_metrics().items() if metric.in_study_table and name in section.metrics()
+    )
     shown = section.without_failed() if leave_out_failed else section
     parts = []
     for dataset in section.sets:
