@@ -48,7 +48,7 @@ def report() -> None:
         model = sn.load(name)
         guess = round(sum(model.experiment.scenes.objects) / 2)
         for test in studies()[model.experiment.name].tests:
-            scenes = evaluation_scenes(model.experiment, test.dataset, test.objects, SCENES)
+            scenes = evaluation_scenes(model.experiment, test, SCENES)
             for factor in (1, 2, 3):
                 counts = count_objects(decomposed(model, scenes, factor))
                 trivial = mean_error(torch.full_like(counts, guess), scenes)

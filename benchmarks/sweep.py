@@ -24,6 +24,7 @@ import torch
 from sklearn.metrics import adjusted_rand_score
 
 import slotnorm as sn
+from models import NARROW
 from slotnorm.config import ImageModel
 from slotnorm.data import Builder, Scenes
 from slotnorm.data.batches import to_images
@@ -35,7 +36,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from plain_models import PlainAutoencoder, plain_images
 
 MODELS = {
-    "small-6-7": sn.experiment("small-6-7").recipe.model,
+    "narrow, 64x64": NARROW,
     "paper's layers at 64x64": ImageModel(size=64, decoder_strides=(2, 2, 2, 1)),
     "toy": sn.experiment("toy").recipe.model,
 }

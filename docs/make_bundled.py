@@ -68,7 +68,7 @@ def _add_scores(path: Path, run: RunScores, data: Path | None) -> None:
     for dataset in run.datasets:
         test = experiments.evaluation_set(dataset)
         num = run.facts["scenes"][dataset]["num_scenes"]
-        scenes = evaluation_scenes(model.experiment, test.dataset, test.objects, num, data)
+        scenes = evaluation_scenes(model.experiment, test, num, data)
         rows = score(model, scenes, slots=slots)
         for number in slots:
             found = [rows.where(slots=number, source="masks", metric=metric)["value"] for metric in _METRICS]

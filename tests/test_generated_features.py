@@ -131,7 +131,7 @@ def test_a_transfer_has_about_twice_the_objects_and_more_than_twice_the_slots() 
     assert [(one.max_objects, one.slots) for one in trained] == [(4, 5), (2, 5), (2, 3)]
     assert len({one.recipe for one in trained}) == 1
     assert transfer.slots > 2 * max(one.slots for one in trained)
-    counts = evaluation_scenes(trained[0], transfer.test.dataset, transfer.test.objects, 16).counts
+    counts = evaluation_scenes(trained[0], transfer.test, 16).counts
     assert counts.min() >= 5
     assert counts.max() <= 8
 

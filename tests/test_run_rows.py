@@ -24,7 +24,7 @@ from slotnorm.evaluation import failed_runs, row_files, scoring
 from slotnorm.evaluation.failed_runs import RULE
 from slotnorm.evaluation.rows import COLUMNS, Rows
 from slotnorm.evaluation.scoring import Scores
-from slotnorm.experiments import EvaluationSet, evaluation_set, evaluation_sets, study
+from slotnorm.experiments import EvaluationSet, evaluation_set, evaluation_sets, experiment, study
 from slotnorm.metrics import Comparison, Metric
 from slotnorm.metrics import metric as metric_classes
 from slotnorm.models import weights
@@ -32,8 +32,9 @@ from slotnorm.models.bundled import bundled_file
 from slotnorm.storage.locks import Lock
 from slotnorm.storage.seals import read_sealed, write_sealed
 from slotnorm.storage.serialization import to_document
-from slotnorm.studies import run_evaluation
+from slotnorm.studies import run_evaluation, test_sets
 from slotnorm.studies.run_evaluation import describe, plan_evaluations, read_judgement
+from slotnorm.training.experiment_scenes import evaluation_scenes
 from slotnorm.training.loop import train
 from slotnorm.training.runs import Run
 
@@ -343,11 +344,11 @@ def test_an_experiment_with_a_name_of_its_own_is_tested_as_others_on_its_dataset
     tmp_path: Path, run: Run, data: Path
 ) -> None:
     own = dataclasses.replace(run.experiment, name="mine", dataset="toy")
-    tests = run_evaluation.find_tests(Run(tmp_path, own, 1, ""), None, None, data)
+    tests = test_sets.find_tests(Run(tmp_path, own, 1, ""), None, None, data)
     assert [test.name for test in tests] == ["toy4", "toy7", "toy10"]
     unheard = dataclasses.replace(own, dataset="unheard-of")
     with pytest.raises(UserError, match="no experiment that is registered has test sets of 'unheard-of'; give --data"):
-        run_evaluation.find_tests(Run(tmp_path, unheard, 1, ""), None, None, data)
+        test_sets.find_tests(Run(tmp_path, unheard, 1, ""), None, None, data)
 
 
 def test_a_run_of_the_toy_study_as_it_once_was_is_tested_on_its_own_scenes_with_as_many_objects_as_they_hold(
@@ -522,3 +523,11 @@ def test_an_evaluation_that_fails_on_a_launcher_says_why(
     said = capsys.readouterr().err
     assert f"slotnorm: 1 of 1 jobs failed, {run.path / 'rows'} with exit code" in said
     assert said.endswith("the same command tries them again\n")
+
+
+def test_a_set_of_smaller_objects_has_them() -> None:
+    usual, shrunk = evaluation_sets()["small10"], evaluation_sets()["small10-shrunk"]
+    assert (usual.objects, usual.radius, shrunk.objects) == (shrunk.objects, None, (3, 10))
+    scenes = [evaluation_scenes(experiment("small-6-7"), test, 12) for test in (usual, shrunk)]
+    areas = [(np.asarray(part.labels) > 0).sum() / part.counts.sum() for part in scenes]
+    assert 0.5 < areas[1] / areas[0] < 0.75  # radii are four fifths of the usual ones

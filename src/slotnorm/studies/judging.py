@@ -8,7 +8,7 @@ from slotnorm.errors import UserError
 from slotnorm.evaluation.failed_runs import SCENES
 from slotnorm.evaluation.label_free import describe, measure
 from slotnorm.runtime.devices import choose_device
-from slotnorm.studies.run_evaluation import find_tests
+from slotnorm.studies.test_sets import find_tests
 from slotnorm.training.loading import load
 from slotnorm.training.run_data import scenes_of
 from slotnorm.training.runs import Run

@@ -16,14 +16,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from slotnorm.data import load
 from slotnorm.data.scenes import Scenes
 from slotnorm.errors import DamagedFile, UserError
 from slotnorm.evaluation import failed_runs, row_files
 from slotnorm.evaluation.measurement import VISIBLE
 from slotnorm.evaluation.rows import MISSING, Rows
-from slotnorm.evaluation.scoring import SLOTS, Evaluation, Scores
-from slotnorm.experiments import EvaluationSet, Study, evaluation_set, evaluation_sets, studies
+from slotnorm.evaluation.scoring import Evaluation, Scores
+from slotnorm.experiments import EvaluationSet
 from slotnorm.metrics import all_metrics
 from slotnorm.runtime.devices import choose_device
 from slotnorm.runtime.progress import Progress
@@ -31,12 +30,11 @@ from slotnorm.storage.documents import read_document
 from slotnorm.storage.files import make_subfolder
 from slotnorm.storage.locks import Lock
 from slotnorm.storage.seals import write_sealed
-from slotnorm.training.run_data import OWN_TEST, is_own, remembered, scenes_of
+from slotnorm.studies.test_sets import find_tests, open_scenes, slots_of, study_of
 from slotnorm.training.runs import Run, find
 
 _log = logging.getLogger(__name__)
 
-_SCENES = 1280  # the protocol's number, where a study does not say its own
 _JUDGEMENT = "binding.json"  # beside the rows
 
 
@@ -222,7 +220,7 @@ class RunEvaluation:
 
     def _judge(self, header: dict[str, Any]) -> None:
         """Judge the run by the failed-run rule, on its own set with few objects where that is evaluated."""
-        planned = _study_of(self.run)
+        planned = study_of(self.run)
         own = planned.tests[0].name if planned else ""
         known = read_judgement(self.run.path)
         current = known is not None and (known["rule"], known["weights"]) == (failed_runs.RULE, header["weights"])
@@ -267,9 +265,9 @@ def plan_evaluations(
     for run in runs:
         tests = find_tests(run, dataset, objects, data)
         model = run.model().to(chosen)
-        numbers = asked if asked is not None else tuple(k for k in _slots(run) if model.takes(k)) or _slots(run)
+        numbers = asked if asked is not None else tuple(k for k in slots_of(run) if model.takes(k)) or slots_of(run)
         for test in tests:  # an Evaluation refuses what cannot be, before hours are spent
-            evaluation = Evaluation(model, _open_scenes(run, test, objects, scenes, data, chosen), numbers)
+            evaluation = Evaluation(model, open_scenes(run, test, objects, scenes, data, chosen), numbers)
             planned.append(RunEvaluation(run, test, evaluation, batch_size))
     return planned
 
@@ -363,58 +361,6 @@ def _finished_runs(runs: Sequence[Run], unfinished: bool) -> list[Run]:
             + ("" if unfinished else ", or evaluate their newest checkpoints with --unfinished")
         )
     return kept
-
-
-def find_tests(
-    run: Run, dataset: str | None, objects: tuple[int, int] | None, data: str | Path | None
-) -> Sequence[EvaluationSet]:
-    """The test sets that a run is evaluated on; arguments as for `plan_evaluations`."""
-    if dataset is not None:
-        known = {*evaluation_sets(), *(test.dataset for test in evaluation_sets().values())}
-        if data is not None and dataset not in known:
-            fewest, most = objects or (0, 0)
-            return [EvaluationSet(f"{dataset}{fewest}-{most}" if objects else dataset, dataset, objects or (0, 255))]
-        return [evaluation_set(dataset, objects)]
-    if objects is None and is_own(run, remembered(run) if data is None else None):
-        return [OWN_TEST]
-    planned = _study_of(run)
-    if planned is None:
-        raise UserError(f"no experiment that is registered has test sets of {run.experiment.dataset!r}; give --dataset")
-    if objects is not None:
-        return [evaluation_set(planned.tests[-1].name, objects)]
-    scenes = run.experiment.scenes
-    if scenes is None or scenes == planned.experiment.scenes:
-        return planned.tests
-    # scenes of its own, or of the study as it once was: more objects than it names may find no place in them
-    return [test for test in planned.tests if test.objects in (scenes.objects, scenes.test_objects)] or planned.tests
-
-
-def _study_of(run: Run) -> Study | None:
-    """The run's study; for an experiment with a name of its own, the first that learns from the same dataset."""
-    alike = [study for study in studies().values() if study.experiment.dataset == run.experiment.dataset]
-    return studies().get(run.experiment.name) or next(iter(alike), None)
-
-
-def _slots(run: Run) -> tuple[int, ...]:
-    planned = _study_of(run)
-    return tuple(range(planned.test_slots[0], planned.test_slots[1] + 1) if planned else SLOTS)
-
-
-def _open_scenes(
-    run: Run,
-    test: EvaluationSet,
-    objects: tuple[int, int] | None,
-    num: int | None,
-    data: str | Path | None,
-    device: torch.device,
-) -> Scenes:
-    if num is not None and num < 1:
-        raise UserError(f"{num} scenes cannot be scored; ask for one or more")
-    planned = _study_of(run)
-    num = num or (planned.test_scenes if planned else _SCENES)
-    if test.name not in evaluation_sets() and objects is None:
-        return load(test.dataset, "test", protocol=run.experiment.recipe.protocol, directory=data).sample(num)
-    return scenes_of(run, test, num, data, device)
 
 
 def _span(numbers: Sequence[int]) -> str:

@@ -1,5 +1,6 @@
 """The scenes of an experiment: made and cached when the registry says how, else read from where they were built."""
 
+import dataclasses
 import functools
 from collections.abc import Iterable
 from pathlib import Path
@@ -77,19 +78,19 @@ def validation_scenes(
 
 def evaluation_scenes(
     experiment: Experiment,
-    dataset: str,
-    objects: tuple[int, int],
+    test: EvaluationSet,
     num: int,
     directory: str | Path | None = None,
     device: str | torch.device = "auto",
 ) -> Scenes:
-    """`num` scenes with `objects` (fewest, most) of `dataset`'s test split; made when it is known how."""
-    if experiment.scenes is not None and directory is None and dataset == experiment.dataset:
-        return _generate(experiment.scenes, "test", objects, num)
-    if (made := _features_of(dataset, directory)) is not None:
-        return make_features(made, "test", objects, num, device)
-    scenes = _load(experiment, dataset, "test", directory)
-    return (scenes if objects == ANY_NUMBER else scenes.filter(*objects)).sample(num)
+    """`num` scenes of a test set; made when it is known how."""
+    if experiment.scenes is not None and directory is None and test.dataset == experiment.dataset:
+        spec = experiment.scenes.spec("test", test.objects)
+        return cached(dataclasses.replace(spec, radius=test.radius or spec.radius), num)
+    if (made := _features_of(test.dataset, directory)) is not None:
+        return make_features(made, "test", test.objects, num, device)
+    scenes = _load(experiment, test.dataset, "test", directory)
+    return (scenes if test.objects == ANY_NUMBER else scenes.filter(*test.objects)).sample(num)
 
 
 def open_training_set(experiment: Experiment, directory: str | Path) -> Scenes:

@@ -1,5 +1,6 @@
 """The data that a run remembers: what it is evaluated on, and a refusal rather than another set in its place."""
 
+import dataclasses
 import logging
 from pathlib import Path
 
@@ -61,7 +62,7 @@ def own_scenes(run: Run, directory: Path, num: int) -> Scenes:
     """`num` scenes of a folder for a run: test scenes, or what training left out; of other data than its own, all."""
     experiment = run.experiment
     if (directory / "test" / MANIFEST).exists():
-        return evaluation_scenes(experiment, experiment.dataset, OWN_TEST.objects, num, directory)
+        return evaluation_scenes(experiment, dataclasses.replace(OWN_TEST, dataset=experiment.dataset), num, directory)
     if _is_of(run, directory):
         return validation_scenes(experiment, directory).sample(num)
     _log.info(f"note: {directory} is not the data that {run.path} was trained on; all of it is looked at")
@@ -80,7 +81,7 @@ def scenes_of(
         return own_scenes(run, directory, num)
     if data is None and (is_own(run, directory) or test.dataset != run.experiment.dataset):
         directory = None  # another set is asked for by its name
-    return evaluation_scenes(run.experiment, test.dataset, test.objects, num, directory, device)
+    return evaluation_scenes(run.experiment, test, num, directory, device)
 
 
 def _is_of(run: Run, directory: Path) -> bool:
