@@ -20,7 +20,8 @@ from slotnorm.config import Experiment
 from slotnorm.errors import DamagedFile, NoUsableCheckpoint, UserError
 from slotnorm.models.weights import unpack
 from slotnorm.report.reading import read
-from slotnorm.runtime.signals import WATCHED, Stop
+from slotnorm.runtime.signals import Stop
+from slotnorm.runtime.unix import ENDING
 from slotnorm.storage.seals import read_sealed, write_sealed
 from slotnorm.studies import sweep
 from slotnorm.studies.options import Training
@@ -164,7 +165,7 @@ def test_a_signal_that_was_ignored_at_the_start_stays_ignored(
 
 
 def test_handlers_are_put_back_and_ignored_signals_are_not_touched() -> None:
-    before = {number: signal.getsignal(number) for number in WATCHED}
+    before = {number: signal.getsignal(number) for number in ENDING}
     try:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         with Stop() as stop:
@@ -176,7 +177,7 @@ def test_handlers_are_put_back_and_ignored_signals_are_not_touched() -> None:
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before[signal.SIGHUP])
-    assert {number: signal.getsignal(number) for number in WATCHED} == before
+    assert {number: signal.getsignal(number) for number in ENDING} == before
 
 
 def test_a_second_ctrl_c_exits_at_once_and_the_last_checkpoint_stands(tmp_path: Path, data: Path) -> None:

@@ -258,7 +258,7 @@ def test_what_is_no_file_under_the_locks_name_is_refused(tmp_path: Path, kind: s
 
 def no_flock() -> None:
     """As on a file system without the kernel's lock."""
-    locks._try_flock = lambda descriptor: "not supported"
+    locks.try_flock = lambda descriptor: "not supported"
 
 
 def no_flock_and_another_host() -> None:

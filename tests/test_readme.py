@@ -115,6 +115,16 @@ def test_links_lead_somewhere(page):
 
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs").rglob("*.md")), ids=short_name)
+def test_a_page_of_the_site_links_to_other_pages_and_to_modules_alone(page):
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+        if not target.startswith("http"):
+            path = (page.parent / target).resolve()
+            assert any(path.is_relative_to(ROOT / part) for part in ("docs", "src")), (
+                f"{page.name} links to {target}, which is not part of the site"
+            )
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").rglob("*.md")), ids=short_name)
 def test_a_page_says_who_it_is_for_and_what_to_read_next(page):
     title, first, *_, last = page.read_text(encoding="utf-8").strip().split("\n\n")
     assert title.startswith("# ")

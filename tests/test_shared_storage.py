@@ -25,7 +25,7 @@ def shared(host: str, seconds: float = 0.0) -> None:
 
     Opening a file asks the server, as NFS promises (close-to-open); its attributes by name come from a cache.
     """
-    locks._try_flock = lambda descriptor: "not supported"
+    locks.try_flock = lambda descriptor: "not supported"
     locks._boot = lambda: host.ljust(36, "0")
     socket.gethostname = lambda: host
     known: dict[Any, tuple[float, os.stat_result]] = {}

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from slotnorm.training.loop import train as train
     from slotnorm.training.runs import Run as Run
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # public name -> the module that holds it; nothing is imported before it is asked for: `--help` never waits for torch
 _HOME = {

@@ -1,15 +1,14 @@
 """Signals that ask a process to end, as a flag that is read once per step, so that no step is lost.
 
-SIGINT, SIGTERM and SIGHUP; and SIGUSR1, SIGUSR2 and SIGXCPU, which clusters send before a job's time is over. One that
-the process was started to ignore (`nohup`, a shell's background job) stays ignored.
+Those of `runtime.unix.ENDING`; one that the process was started to ignore (`nohup`, a shell's background job) stays
+ignored.
 """
 
 import signal
 import threading
 from types import FrameType, TracebackType
 
-_NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGXCPU")
-WATCHED = tuple(getattr(signal, name) for name in _NAMES if hasattr(signal, name))  # Windows has not all of them
+from slotnorm.runtime.unix import ENDING
 
 
 class Stop:
@@ -24,7 +23,7 @@ class Stop:
 
     def __enter__(self) -> "Stop":
         if threading.current_thread() is threading.main_thread():
-            heard = [number for number in WATCHED if signal.getsignal(number) != signal.SIG_IGN]
+            heard = [number for number in ENDING if signal.getsignal(number) != signal.SIG_IGN]
             self._before = {number: signal.signal(number, self._note) for number in heard}
         return self
 

@@ -8,7 +8,6 @@ system's own clock, is a dead holder's. `docs/reliability.md` says what is promi
 
 import contextlib
 import dataclasses
-import errno
 import json
 import os
 import re
@@ -17,17 +16,12 @@ import socket
 import threading
 import time
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import TracebackType
 from typing import Literal
 
 from slotnorm.errors import Locked, LostFolder, UserError
+from slotnorm.runtime.unix import Flock, try_flock
 from slotnorm.storage.files import PLAIN, refused_link, write_at
-
-fcntl: ModuleType | None
-try:
-    import fcntl
-except ImportError:  # Windows: the lease alone decides
-    fcntl = None
 
 NAME = ".lock"
 RENEWAL = 10.0  # seconds between two renewals of the lease
@@ -35,9 +29,6 @@ LEASE = 60.0  # seconds without one after which a holder on another machine coun
 _MOST_BYTES = 4096
 _PATIENCE = 0.5  # seconds in which a lock that was just made gets its content
 _ATTEMPTS = 100  # a lock that is made and removed more often than that while it is looked at is in use
-_UNSUPPORTED = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)  # what flock says where it does not work
-
-Flock = Literal["taken", "held elsewhere", "not supported"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,7 +163,7 @@ class Lock:
                 raise refused_link(self.path) from None
             raise
         try:
-            flock = _try_flock(descriptor)
+            flock = try_flock(descriptor)
             holder = Holder.from_bytes(os.pread(descriptor, _MOST_BYTES, 0))
             verdict = _judge(holder, flock, descriptor, self.folder)
             if verdict == "unclear" and is_patient:
@@ -222,7 +213,7 @@ class Lock:
         """Hold the lock by its content, and by the kernel where it can; what cannot be written leaves no file."""
         try:
             deadline = time.monotonic() + 4 * _PATIENCE  # longer than those wait who see a lock without a name
-            while (flock := _try_flock(descriptor)) == "held elsewhere":  # by one that looks whether it is held
+            while (flock := try_flock(descriptor)) == "held elsewhere":  # by one that looks whether it is held
                 if time.monotonic() > deadline:
                     raise self._locked(None)
                 time.sleep(_PATIENCE / _ATTEMPTS)
@@ -273,7 +264,7 @@ def lock_holder(folder: Path) -> str | None:
         return None
     try:
         holder = Holder.from_bytes(os.pread(descriptor, _MOST_BYTES, 0))
-        verdict = _judge(holder, _try_flock(descriptor), descriptor, folder)
+        verdict = _judge(holder, try_flock(descriptor), descriptor, folder)
         return None if verdict == "dead" else str(holder or "another process")
     finally:
         os.close(descriptor)
@@ -297,20 +288,6 @@ def _lives(holder: Holder, flock: Flock, descriptor: int, folder: Path) -> bool:
     if is_here and holder.host == socket.gethostname():
         return _started(holder.process) == holder.started if holder.started else _exists(holder.process)
     return flock == "held elsewhere" or _age(descriptor, folder) < LEASE
-
-
-def _try_flock(descriptor: int) -> Flock:
-    if fcntl is None:
-        return "not supported"
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return "held elsewhere"
-    except OSError as error:
-        if error.errno in _UNSUPPORTED:
-            return "not supported"
-        raise
-    return "taken"
 
 
 def _age(descriptor: int, folder: Path) -> float:

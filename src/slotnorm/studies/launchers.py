@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from slotnorm.errors import UserError
+from slotnorm.runtime import unix
 from slotnorm.runtime.registry import Registry
 from slotnorm.storage import files
 
@@ -98,7 +99,7 @@ class Launcher:
             while any(state in ("waiting", "running") for state in self.watch(tickets)):
                 time.sleep(_SECONDS_BETWEEN_LOOKS)
         except KeyboardInterrupt:
-            self.cancel(tickets, signal.SIGKILL)
+            self.cancel(tickets, unix.KILL)
             raise
         return "the runs were saved, and the same command continues"
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from slotnorm.errors import UserError
+from slotnorm.runtime import unix
 from slotnorm.studies.launchers import Job, Launcher, State
 from slotnorm.studies.relays import Relay, jobs_folder, make_relays, read_receipt, require_shared, say_how_to_watch
 
@@ -165,7 +166,7 @@ def _actors(ray: Any) -> set[str]:
 def _stop_actor(ray: Any, known: dict[str, Any], number: signal.Signals) -> None:
     """Have an actor's command save and end; one that has not begun is taken out of the queue."""
     actor = ray.get_actor(known["actor"], _NAMESPACE)
-    if read_receipt(Path(known["receipt"])) is not None and number != signal.SIGKILL:
+    if read_receipt(Path(known["receipt"])) is not None and number != unix.KILL:
         ray.wait([actor.stop.remote(int(number))], timeout=_SECONDS_TO_STOP)
     else:
         ray.kill(actor)

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from slotnorm import __version__
 from slotnorm.errors import UserError
+from slotnorm.runtime import unix
 from slotnorm.storage.seals import read_sealed, write_sealed
 from slotnorm.storage.serialization import from_document, to_document
 from slotnorm.studies.launchers import Job, State
@@ -31,7 +32,7 @@ _PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 _OF_ONE_MACHINE = ("tmpfs", "ramfs", "devtmpfs")  # file systems that no other machine can see
 
 # a command that a signal stopped has saved and goes on when it is started again: for its launcher it is lost
-_STOPPED = {128 + number for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU, signal.SIGHUP)}
+_STOPPED = {128 + number for number in unix.ENDING if number != signal.SIGINT}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,7 +129,7 @@ class Relay:
 
 
 def _follow_parent(is_distributed: bool) -> Callable[[], None] | None:
-    """What a child does before its command: be told to save when its parent dies, and leave SIGUSR2 to its parent."""
+    """What a child does before its command: be told to save when its parent dies, and leave SLURM's to its parent."""
     if not sys.platform.startswith("linux"):
         return None
     system = ctypes.CDLL(None)
@@ -136,7 +137,7 @@ def _follow_parent(is_distributed: bool) -> Callable[[], None] | None:
     def prepare() -> None:
         system.prctl(_PARENT_DEATH_SIGNAL, signal.SIGTERM)
         if is_distributed:  # torchrun itself would die of it, without a word to its processes
-            signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+            signal.signal(unix.NEARLY_OVER, signal.SIG_IGN)
 
     return prepare
 

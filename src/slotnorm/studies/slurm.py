@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from slotnorm.errors import UserError
+from slotnorm.runtime import unix
 from slotnorm.studies.launchers import Job, Launcher, State
 from slotnorm.studies.relays import (
     Relay,
@@ -105,7 +106,7 @@ class Slurm(Launcher):
     def cancel(self, tickets: Sequence[str], number: signal.Signals = signal.SIGTERM) -> None:
         jobs = [job for job, _ in map(_read, tickets) if job is not None]
         for start in range(0, len(jobs), _LONGEST_ARRAY):
-            if number == signal.SIGKILL:
+            if number == unix.KILL:
                 _ask("scancel", "--quiet", "--signal=KILL", *jobs[start : start + _LONGEST_ARRAY])
             _ask("scancel", "--quiet", *jobs[start : start + _LONGEST_ARRAY])
 
@@ -161,7 +162,7 @@ class SlurmRelay(Relay):
 
     def checkpoint(self) -> Any:
         """Have the command save; submitit puts the job back into the queue."""
-        self.stop(signal.SIGUSR2)
+        self.stop(unix.NEARLY_OVER)
         return _submitit().helpers.DelayedSubmission(SlurmRelay(**_fields(self)))
 
 

@@ -15,7 +15,7 @@ from slotnorm.models.building import build
 from slotnorm.models.weights import require_fit
 from slotnorm.runtime import randomness
 from slotnorm.runtime.ranks import Ranks, lost_rank_named
-from slotnorm.runtime.signals import WATCHED
+from slotnorm.runtime.unix import ENDING
 from slotnorm.runtime.torch_internals import divide_
 from slotnorm.training.optimizer import Adam
 from slotnorm.training.schedule import adam_epsilon, learning_rate
@@ -72,12 +72,12 @@ class Learner:
         self.scaler.scale(loss).backward()
         gradients = [parameter.grad for parameter in self.parameters.values() if parameter.grad is not None]
         # loss and signals travel with the gradients: one exchange per step, and all ranks decide alike
-        extra = torch.stack([loss.detach(), *(loss.new_tensor(float(stop == number)) for number in WATCHED)])
+        extra = torch.stack([loss.detach(), *(loss.new_tensor(float(stop == number)) for number in ENDING)])
         self.ranks.sum_([*gradients, extra])
         if self.ranks.world_size > 1:
             divide_(gradients, self.ranks.world_size)
         self.scaler.unscale_(self.optimizer)  # type: ignore[arg-type]  # after the exchange: all ranks see an overflow
-        received = [number for number, count in zip(WATCHED, extra[1:].tolist(), strict=True) if count]
+        received = [number for number, count in zip(ENDING, extra[1:].tolist(), strict=True) if count]
         return float(extra[0]) / self.ranks.world_size, next(iter(received), None)
 
     def loss(self, batch: Batch) -> Tensor:
