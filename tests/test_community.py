@@ -31,9 +31,7 @@ def check_reference(reference: dict, kinds: set[str]) -> None:
 
 def test_the_citation_file_is_valid():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
-    known = (
-        "cff-version title message type license authors preferred-citation url identifiers keywords abstract"
-    )
+    known = "cff-version title message type license authors preferred-citation url identifiers keywords abstract"
     assert set(citation) <= set(known.split())
     assert citation["cff-version"] == "1.2.0"
     assert isinstance(citation["message"], str)

@@ -23,7 +23,7 @@ from slotnorm.training.runs import Run
 def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """With the kernel's lock, and as on a file system that has none."""
     if request.param == "no flock":
-        monkeypatch.setattr(locks, "_try_flock", lambda descriptor: "not supported")
+        monkeypatch.setattr(locks, "try_flock", lambda descriptor: "not supported")
     return request.param
 
 
@@ -121,7 +121,7 @@ def test_a_lock_without_a_name_is_waited_for_and_then_taken(
     with Lock(tmp_path) as lock:  # the kernel says that nobody holds it
         assert lock.left_by == "a process that did not say its name"
     (tmp_path / ".lock").write_bytes(content)
-    monkeypatch.setattr(locks, "_try_flock", lambda descriptor: "not supported")
+    monkeypatch.setattr(locks, "try_flock", lambda descriptor: "not supported")
     with pytest.raises(Locked, match="is being written by another process"):
         Lock(tmp_path)
     os.utime(tmp_path / ".lock", (time.time() - 70,) * 2)

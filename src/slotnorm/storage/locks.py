@@ -8,6 +8,7 @@ system's own clock, is a dead holder's. `docs/reliability.md` says what is promi
 
 import contextlib
 import dataclasses
+import errno
 import json
 import os
 import re

@@ -15,8 +15,8 @@ from slotnorm.models.building import build
 from slotnorm.models.weights import require_fit
 from slotnorm.runtime import randomness
 from slotnorm.runtime.ranks import Ranks, lost_rank_named
-from slotnorm.runtime.unix import ENDING
 from slotnorm.runtime.torch_internals import divide_
+from slotnorm.runtime.unix import ENDING
 from slotnorm.training.optimizer import Adam
 from slotnorm.training.schedule import adam_epsilon, learning_rate
 
