@@ -172,7 +172,9 @@ def test_scenes_that_have_no_score_are_left_out_of_each_mean() -> None:
     values[(rows["image"] < 5) & (rows["slots"] == 21)] = np.nan
     section = section_of(rows.with_columns(value=values))
     (run,) = section.runs
-    means = resampling.run_means([run], "clevr6", "f_ari", "masks", (7, 21))
+    parts = resampling.run_means([run], "clevr6", "f_ari", "masks", (7, 21))
+    means = np.concatenate([values for _, values in parts])
+    assert means.shape == (resampling.RESAMPLES, 1, 2)
     assert not np.isnan(means).any()
     assert means[:, 0, 1].mean() == pytest.approx(run.mean("clevr6", "f_ari", 21).value, abs=0.002)
 

@@ -527,6 +527,20 @@ def test_print_has_every_curve_on_white_and_no_controls(driver, address):
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": []})
 
 
+def test_printing_while_it_plays_shows_where_the_play_ends(driver, address):
+    opened(driver, address, STILL)
+    wanted = [pixels(driver, f".variant:nth-of-type({place}) canvas") for place in (3, 4)]
+    find(driver, ".play").click()
+    wait(driver, "document.querySelector('.explorer output').textContent === '7'")
+    driver.execute_cdp_cmd("Page.printToPDF", {})
+    assert read(driver, ".explorer output") == "15"
+    assert read(driver, ".play") == "Play"
+    shown(driver, "toy 15 " + read_scene(driver))
+    assert [pixels(driver, f".variant:nth-of-type({place}) canvas") for place in (3, 4)] == wanted
+    time.sleep(1)
+    assert read(driver, ".explorer output") == "15", "it does not go on"
+
+
 def test_everything_to_use_can_be_reached_with_the_tab_key(page):
     from selenium.webdriver import ActionChains
 

@@ -1,10 +1,12 @@
 """From folders of runs to a folder of files: what is read, what is left out, what is refused, what is written."""
 
 import csv
+import dataclasses
 import gzip
 import io
 import json
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ import pytest
 from PIL import Image
 
 import tiny
+from made_up_page import made_up_examples
 from made_up_rows import made_up, save
 from slotnorm.cli import verbs
 from slotnorm.data.scenes import Scenes
@@ -342,6 +345,50 @@ def test_names_with_markup_are_harmless(tmp_path: Path) -> None:
             assert "<b>" not in text, name
     page = (tmp_path / "out" / "report.md").read_text()
     assert r"a &lt;b&gt; \`c\` \| $d\_1$ 😀" in page
+
+
+def keep_examples(folders: Iterable[Path], dataset: str) -> None:
+    """Pictures as an earlier report would have kept them beside these runs."""
+    for folder in folders:
+        made = made_up_examples(folder.name.split("-")[1], scenes=2)
+        facts = {"weights": f"weights of {folder.name}"}
+        kept = dataclasses.replace(made, run=folder.name, dataset=dataset, facts=facts)
+        kept.save(folder / "examples" / f"{dataset}.npz")
+
+
+def test_pictures_are_of_the_set_that_the_finding_is_told_of(tmp_path: Path) -> None:
+    folders = save(made_up("toy", ("weighted_mean", "batch_norm"), [1], (5, 7, 10, 15), images=4), tmp_path / "runs")
+    (section,) = read([tmp_path / "runs"]).sections
+    assert section.sets == ("toy4", "toy7", "toy10")
+    inspector = Inspector(run_models=False)
+    keep_examples(folders, "toy7")
+    illustration, notes = inspector.illustrate(section)
+    assert illustration is not None
+    assert (illustration.dataset, list(illustration.examples), notes) == ("toy7", ["weighted_mean", "batch_norm"], [])
+    keep_examples(folders[:1], "toy4")
+    illustration, _ = inspector.illustrate(section)
+    assert illustration is not None
+    assert illustration.dataset == "toy7", "of more runs"
+    keep_examples(folders, "toy4")
+    illustration, _ = inspector.illustrate(section)
+    assert illustration is not None
+    assert illustration.dataset == "toy4"
+
+
+def test_a_run_that_was_not_tested_on_a_set_is_not_shown_on_it(runs: Path, crowd: Scenes) -> None:
+    (section,) = read([runs]).sections
+    tested, other = section.runs
+    elsewhere = {("toy4", source, metric): tally for (_, source, metric), tally in other.tallies.items()}
+    facts = {**other.facts, "scenes": {"toy4": other.facts["scenes"]["toy7"]}}
+    moved = dataclasses.replace(other, tallies=elsewhere, scenes={}, facts=facts)
+    divided = dataclasses.replace(section, runs=(tested, moved), sets=("toy7", "toy4"))
+    inspector = Inspector(data=crowd.directory)
+    illustration, notes = inspector.illustrate(divided)
+    assert illustration is not None
+    assert list(illustration.examples) == ["weighted_mean"]
+    assert notes == [f"No pictures of {other.name}: it was not evaluated on toy7."]
+    _, notes = inspector.diagnose(divided)
+    assert notes == [f"No diagnostics of {other.name}: it was not evaluated on toy7."]
 
 
 def test_the_pictured_run_is_the_median_one_of_those_that_did_not_fail(tmp_path: Path) -> None:

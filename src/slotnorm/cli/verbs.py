@@ -345,7 +345,7 @@ def segment(
 def demo(
     out: Path = Path("slotnorm-demo"),
     open_: Annotated[bool, Argument(name="open")] = False,
-    scenes: int = 320,
+    scenes: int = 200,
     device: str = "auto",
 ) -> None:
     """See the paper's effect in a minute: trained models of each normalization with more and more slots; no network.

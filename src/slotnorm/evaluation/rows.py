@@ -9,6 +9,7 @@ Files are sealed: see `archives.py`.
 
 import csv
 import io
+import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
@@ -218,7 +219,8 @@ class Rows:
             some = slice(start, start + _LINES_AT_ONCE)
             texts = [self._csv_texts(columns, some) for columns in (_OF_IMAGE, _OF_SCORE)]
             values = map(repr, self._columns["value"][some].tolist())
-            file.write("".join(map("{}{}{}\n".format, *texts, values)))
+            lines = zip(*texts, values, itertools.repeat("\n"), strict=False)
+            file.write("".join(itertools.chain.from_iterable(lines)))  # half the time of a text per line
 
     def _csv_texts(self, columns: tuple[str, ...], some: slice) -> list[str]:
         """These neighbouring columns as CSV, a text per row; rows with the same entries share theirs."""

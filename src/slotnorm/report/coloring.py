@@ -20,6 +20,7 @@ from PIL import Image
 from scipy.optimize import linear_sum_assignment
 
 from slotnorm.evaluation.examples import Examples
+from slotnorm.report.resampling import one_thread, product
 
 _FOR_THE_SAME_AS_BEFORE = 0.5  # of the weight of covering the same as the reference
 APART = 0.1  # in OKLab, five times what eyes just notice: so far a slot's colour is from any object's in its scene
@@ -114,7 +115,13 @@ def match_colors(
 
     `reference` is masks (n, R, h, w) and for each scene their colour numbers; None takes the true labels.
     """
-    masks, numbers = reference or true_reference(examples)
+    with one_thread():
+        return _matched_colors(examples, *(reference or true_reference(examples)))
+
+
+def _matched_colors(
+    examples: Examples, masks: NDArray[np.float64], numbers: Sequence[NDArray[np.int64]]
+) -> dict[int, NDArray[np.int64]]:
     colors: dict[int, NDArray[np.int64]] = {k: np.empty(examples.masks[k].shape[:2], np.int64) for k in examples.slots}
     for scene in range(len(examples.scenes)):
         wanted = dict(zip(numbers[scene].tolist(), masks[scene], strict=True))
@@ -172,7 +179,7 @@ def _match(
 def _overlaps(shares: NDArray[np.float64], references: NDArray[np.float64]) -> NDArray[np.float64]:
     """Intersection over union of soft masks (K, h, w) with others (R, h, w): (K, R)."""
     masks, others = shares.reshape(len(shares), -1), references.reshape(len(references), -1)
-    common = np.einsum("kp,rp->kr", masks, others)
+    common = product(masks, others.T)
     union = masks.sum(axis=1)[:, None] + others.sum(axis=1) - common
     overlaps: NDArray[np.float64] = common / np.maximum(union, 1e-9)
     return overlaps

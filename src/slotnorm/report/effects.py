@@ -10,10 +10,13 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from slotnorm.experiments import ABLATED, OTHERS, PROPOSED
 from slotnorm.report import resampling
 from slotnorm.report.appearance import AVERAGE_PRECISIONS, looks, measure, signed
-from slotnorm.report.resampling import Estimate, Interval
+from slotnorm.report.resampling import Estimate, Interval, MeansOfSome
 from slotnorm.report.safe_names import markdown as escaped
 from slotnorm.report.scores import RunScores
 from slotnorm.report.sections import Section
@@ -142,17 +145,15 @@ def _compared(
     section: Section, runs: Sequence[RunScores], dataset: str, metric: str, source: str, slots: tuple[int, int]
 ) -> tuple[tuple[Change, ...], tuple[Difference, ...]]:
     """The changes of the section's own normalizations, and the differences; runs shown beside are compared with."""
-    means = resampling.run_means(runs, dataset, metric, source, slots)
+    drawn = _drawn_changes(runs, resampling.run_means(runs, dataset, metric, source, slots))
     estimates, changes = {}, []
     own = {run.norm for run in section.runs}
-    for norm, look in looks({run.norm for run in runs}).items():
-        places = [place for place, run in enumerate(runs) if run.norm == norm]
-        some = [runs[place] for place in places]
+    for norm, look in looks(drawn).items():
+        some = [run for run in runs if run.norm == norm]
         before, after = ([run.mean(dataset, metric, k, source=source).value for run in some] for k in slots)
         values = {run.name: high - low for run, low, high in zip(some, before, after, strict=True)}
-        draws = resampling.median_over_runs(means[:, places, 1] - means[:, places, 0], list(values))
         scenes = all(run.scenes[dataset, source, metric].of_scenes for run in some)
-        estimate = Estimate(median(values.values()), draws, len(some), scenes)
+        estimate = Estimate(median(values.values()), drawn[norm], len(some), scenes)
         estimates[norm] = estimate
         if norm in own:
             changes.append(
@@ -160,6 +161,19 @@ def _compared(
                        median(before), median(after))
             )  # fmt: skip
     return tuple(changes), _differences(estimates, own)
+
+
+def _drawn_changes(runs: Sequence[RunScores], means: Iterable[MeansOfSome]) -> dict[str, NDArray[Any]]:
+    """Each normalization's median of the runs' changes in all resamples, (RESAMPLES,)."""
+    norms = {run.norm for run in runs}
+    places = {norm: [place for place, run in enumerate(runs) if run.norm == norm] for norm in norms}
+    names = {norm: [runs[place].name for place in places[norm]] for norm in norms}
+    drawn = {norm: np.empty(resampling.RESAMPLES) for norm in norms}
+    for some, scores in means:
+        changes = scores[:, :, 1] - scores[:, :, 0]
+        for norm in norms:
+            drawn[norm][some] = resampling.median_over_runs(changes[:, places[norm]], names[norm], some)
+    return drawn
 
 
 def _differences(estimates: Mapping[str, Estimate], own: Collection[str]) -> tuple[Difference, ...]:

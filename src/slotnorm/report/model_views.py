@@ -52,21 +52,33 @@ class Inspector:
     """Where models run."""
 
     def illustrate(self, section: Section) -> tuple[Illustration | None, list[str]]:
-        """Examples of the median run of each normalization on the set with the most objects, and what is missing."""
-        if not section.sets:
-            return None, []
-        dataset, notes, pictured = section.sets[-1], [], []
-        slots = section.slots(dataset)
-        for norm in section.norms:
-            run = median_run(section, norm)
+        """Examples of the median run of each normalization, and what is missing.
+
+        They are of the set that the finding is told of, the one with as few objects as in training; where more runs
+        have pictures of another set, of that one.
+        """
+        best: tuple[list[Examples], list[str]] = [], []
+        runs = [median_run(section, norm) for norm in section.norms] if section.sets else []
+        for dataset in section.sets:
+            pictured, notes = self._pictured(section, runs, dataset)
+            if len(pictured) > len(best[0]) or dataset == section.sets[0]:
+                best = pictured, notes
+            if not notes:
+                break
+        pictured, notes = best
+        return (illustrate(pictured, section.train_slots) if pictured else None), notes
+
+    def _pictured(self, section: Section, runs: Sequence[RunScores], dataset: str) -> tuple[list[Examples], list[str]]:
+        """The runs' examples on a set, and what is missing; none where they are not of the same scenes."""
+        slots, notes, pictured = section.slots(dataset), [], []
+        for run in runs:
             try:
                 pictured.append(self._examples(run, dataset, slots, section))
             except UserError as error:
                 notes.append(f"No pictures of {run.name}: {error}.")
-        scenes = {tuple(examples.scenes.tolist()) for examples in pictured}
-        if len(scenes) > 1:
-            return None, [*notes, f"No pictures of {section.title}: its runs' examples are of different scenes."]
-        return (illustrate(pictured, section.train_slots) if pictured else None), notes
+        if len({tuple(examples.scenes.tolist()) for examples in pictured}) > 1:
+            return [], [*notes, f"No pictures of {section.title}: its runs' examples are of different scenes."]
+        return pictured, notes
 
     def diagnose(self, section: Section) -> tuple[Diagnostics | None, list[str]]:
         """Measurements of every run on the set with the fewest objects, and what is missing."""
@@ -82,6 +94,7 @@ class Inspector:
         return (diagnostics(section.title, diagnosed) if diagnosed else None), notes
 
     def _examples(self, run: RunScores, dataset: str, slots: Sequence[int], section: Section) -> Examples:
+        _require_tested(run, dataset)
         path = Path(run.facts["path"]) / EXAMPLES / f"{dataset}.npz"
         shown = {section.train_slots, section.object_slots, section.high_slots} & set(slots)
 
@@ -98,6 +111,7 @@ class Inspector:
         return self._kept(path, Examples.load, stale, make)
 
     def _diagnosis(self, run: RunScores, dataset: str, slots: Sequence[int]) -> Rows:
+        _require_tested(run, dataset)
         path = Path(run.facts["path"]) / DIAGNOSIS / f"{dataset}.npz"
 
         def make() -> Rows:
@@ -165,6 +179,12 @@ class Inspector:
             raise UserError(f"{dataset} is not a registered test set, so its scenes cannot be found again")
         total = run.facts["scenes"][dataset]["num_scenes"] or num
         return scenes_of(Run.open(run.facts["path"]), test, total, self.data, self.device)[:num]
+
+
+def _require_tested(run: RunScores, dataset: str) -> None:
+    """What is shown of a run was scored, too."""
+    if dataset not in run.datasets:
+        raise UserError(f"it was not evaluated on {dataset}")
 
 
 def median_run(section: Section, norm: str) -> RunScores:

@@ -14,6 +14,7 @@ from slotnorm.evaluation.rows import Rows
 from slotnorm.metrics import all_metrics
 from slotnorm.report.scores import RowsTwice, RunScores, summarize
 from slotnorm.report.sections import Section, divide
+from slotnorm.storage.aside import Aside
 from slotnorm.storage.documents import check_document
 from slotnorm.storage.seals import RECORD, read_json, read_sealed
 from slotnorm.storage.serialization import from_document, newer, to_document
@@ -56,12 +57,13 @@ def read(paths: Iterable[str | Path], keep: Keep | None = None) -> RunCollection
     runs: list[RunScores] = []
     left_out: list[LeftOut] = []
     notes: list[str] = []
+    aside = Aside()
     for folder in find_folders(paths):
         outcome = _read_run(folder, notes, keep)
         if isinstance(outcome, LeftOut):
             left_out.append(outcome)
         else:
-            runs.append(outcome)
+            runs.append(outcome.set_aside(aside))
     if not runs:
         reasons = "; ".join(f"{run.path}: {run.reason}" for run in left_out[:3])
         more = f"; and {len(left_out) - 3} more" if len(left_out) > 3 else ""

@@ -24,7 +24,8 @@ LEVEL = 0.95
 FEW_RUNS = 5  # an interval over fewer runs than this is rough
 _SEED = 20240704
 _FEW_TO_SORT = 8
-_AT_ONCE = 1_000  # resamples whose scenes are in memory at full precision
+_AT_ONCE = 1_000  # resamples that are in memory with every run's means
+_ALL = slice(0, RESAMPLES)
 
 Array = NDArray[Any]
 
@@ -92,6 +93,15 @@ def mean(estimates: Sequence[Estimate]) -> Estimate:
     return total / len(estimates)
 
 
+class MeansOfSome(NamedTuple):
+    """Every run's means in some of the resamples."""
+
+    some: slice
+    """Of all resamples those."""
+    means: Array
+    """(resamples, runs, columns); NaN where a run has no value."""
+
+
 def run_means(
     runs: Sequence[RunScores],
     dataset: str,
@@ -99,39 +109,58 @@ def run_means(
     source: str,
     slots: Sequence[int],
     dtype: type[np.floating[Any]] = np.float64,
-    objects: int | None = None,
-) -> Array:
-    """Every run's mean over scenes in every resample, (RESAMPLES, runs, K); NaN where a run has no value.
+) -> Iterator[MeansOfSome]:
+    """Every run's mean over scenes with each K, a thousand resamples after another: all of many runs are large.
 
-    Scenes are those with two or more visible objects, or of them those with this many `objects`; an undefined value is
-    left out of the mean, as everywhere. In float32 it takes half the time, and is exact to six digits.
+    Scenes are those with two or more visible objects; an undefined value is left out of the mean, as everywhere. In
+    float32 it takes half the time, and is exact to six digits.
     """
+    return _means(runs, dataset, metric, source, [(k, None) for k in slots], dtype)
+
+
+def run_means_by_objects(
+    runs: Sequence[RunScores], dataset: str, metric: str, source: str, slots: int, counts: Sequence[int]
+) -> Iterator[MeansOfSome]:
+    """The same with K `slots` over the scenes with each number of objects, in float32."""
+    return _means(runs, dataset, metric, source, [(slots, count) for count in counts], np.float32)
+
+
+def _means(
+    runs: Sequence[RunScores],
+    dataset: str,
+    metric: str,
+    source: str,
+    columns: Sequence[tuple[int, int | None]],
+    dtype: type[np.floating[Any]],
+) -> Iterator[MeansOfSome]:
+    """Each column has a K, and is over all scenes or over those with so many objects."""
     scored = [run.scenes.get((dataset, source, metric)) for run in runs]
     images = np.unique(np.concatenate([_images(of_run) for of_run in scored])) if scored else np.empty(0, np.int64)
-    means = np.full((RESAMPLES, len(runs), len(slots)), np.nan, dtype=dtype)
     if not len(images):
-        return means
-    values = np.full((len(images), len(runs), len(slots)), np.nan, dtype=dtype)
+        yield MeansOfSome(_ALL, np.full((RESAMPLES, len(runs), len(columns)), np.nan, dtype=dtype))
+        return
+    values = np.full((len(images), len(runs), len(columns)), np.nan, dtype=dtype)
     for place, of_run in enumerate(scored):
         if of_run is not None:
-            kept = ~of_run.few if objects is None else ~of_run.few & (of_run.objects == objects)
-            rows = np.searchsorted(images, of_run.images[kept])
-            for column, k in enumerate(slots):
-                values[rows, place, column] = of_run.at(k)[kept]
+            of_run = of_run.load()
+            rows = np.searchsorted(images, of_run.images)
+            for column, (k, objects) in enumerate(columns):
+                kept = ~of_run.few if objects is None else ~of_run.few & (of_run.objects == objects)
+                values[rows[kept], place, column] = of_run.at(k)[kept]
     flat = values.reshape(len(images), -1)
     known = ~np.isnan(flat)
-    filled, everything, counted = np.where(known, flat, 0).astype(dtype), known.all(), known.astype(dtype)
-    flat_means = means.reshape(RESAMPLES, -1)
+    filled = np.where(known, flat, 0).astype(dtype)
+    kinds, kind = np.unique(known, axis=1, return_inverse=True)  # scenes have a value in most columns or in none
     weights = _scene_weights(dataset, len(images))
-    with one_thread():
-        for start in range(0, RESAMPLES, _AT_ONCE):
-            some = weights[start : start + _AT_ONCE].astype(dtype)
-            counts = some.sum(axis=1, keepdims=True) if everything else _product(some, counted)
-            flat_means[start : start + _AT_ONCE] = _product(some, filled) / np.where(counts > 0, counts, np.nan)
-    return means
+    for start in range(0, RESAMPLES, _AT_ONCE):
+        drawn = weights[start : start + _AT_ONCE].astype(dtype)
+        with one_thread():
+            totals, counts = product(drawn, filled), product(drawn, kinds.astype(dtype))
+        means = totals / np.where(counts > 0, counts, np.nan)[:, kind.reshape(-1)]
+        yield MeansOfSome(slice(start, start + _AT_ONCE), means.reshape(len(drawn), len(runs), len(columns)))
 
 
-def _product(left: Array, right: Array) -> Array:
+def product(left: Array, right: Array) -> Array:
     """The matrix product; by torch, whose threads can be told to stay out of it."""
     return torch.mm(torch.from_numpy(left), torch.from_numpy(right)).numpy()
 
@@ -148,16 +177,16 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def median_over_runs(values: Array, names: Sequence[str]) -> Array:
-    """The median over drawn runs in each resample: values (RESAMPLES, runs, ...) -> (RESAMPLES, ...).
+def median_over_runs(values: Array, names: Sequence[str], some: slice = _ALL) -> Array:
+    """The median over drawn runs in each of some resamples: values (resamples, runs, ...) -> (resamples, ...).
 
     The same runs, by their names, are drawn alike whatever is asked of them.
     """
     runs = len(names)
     if runs == 1:
         return values[:, 0]
-    drawn = _run_draws(", ".join(names), runs)
-    ordered = [values[np.arange(RESAMPLES), drawn[:, place]] for place in range(runs)]
+    drawn = _run_draws(", ".join(names), runs)[some]
+    ordered = [values[np.arange(len(drawn)), drawn[:, place]] for place in range(runs)]
     if runs > _FEW_TO_SORT:
         ordered = list(np.sort(np.stack(ordered), axis=0))
     else:
@@ -190,5 +219,6 @@ def _scene_weights(dataset: str, scenes: int) -> Array:
 def _run_draws(names: str, runs: int) -> Array:
     """Which runs are drawn, (RESAMPLES, runs)."""
     drawn = randomness.generator(_SEED, f"resampled runs of {names}", runs).integers(runs, size=(RESAMPLES, runs))
+    drawn = drawn.astype(np.min_scalar_type(runs))  # of many runs these are many numbers
     drawn.setflags(write=False)
     return drawn

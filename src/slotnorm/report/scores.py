@@ -1,9 +1,10 @@
 """From rows to scores: first the mean over a run's images, then median and maximal deviation over its seeds.
 
 Headline numbers are over scenes with two or more visible objects, because with one object F-ARI is only 0 or 1; the
-other scenes are kept apart. A value that is not defined (NaN) is left out of a mean and counted.
+other scenes are kept apart. A value that is not defined (NaN, or infinite) is left out of a mean and counted.
 """
 
+import dataclasses
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from slotnorm.errors import UserError
 from slotnorm.evaluation.measurement import VISIBLE
 from slotnorm.evaluation.rows import MISSING, Rows
+from slotnorm.storage.aside import ArrayAside, Aside
 
 RESAMPLED = ("f_ari", "ari", "l2", "ap@inf", "ap@1", "ap@0.5", "ap@0.25", "ap@0.125")
 """Metrics of which every image's value is kept, for intervals."""
@@ -94,20 +96,25 @@ class Tally:
     total: Array
     scored: Array
     undefined: Array
-    _means: dict[tuple[int, int | None, bool], Mean] = field(default_factory=dict, init=False, repr=False)
-    """Those that were asked for: a report asks for some of them a thousand times."""
+    _means: dict[tuple[int | None, bool], Array] = field(default_factory=dict, init=False, repr=False)
+    """Those that were asked for, with every K: a report asks for some of them a thousand times."""
 
     def mean(self, slots: int, objects: int | None = None, few: bool = False) -> Mean:
         """Over the images with K `slots` (and this many objects), with enough visible objects or with `few`."""
-        asked = (slots, objects, few)
-        if asked not in self._means:
-            kept = (self.slots == slots) & (self.few == few)
-            if objects is not None:
-                kept &= self.objects == objects
-            scored, undefined = int(self.scored[kept].sum()), int(self.undefined[kept].sum())
-            value = float(self.total[kept].sum()) / scored if scored else float("nan")
-            self._means[asked] = Mean(value, scored, undefined)
-        return self._means[asked]
+        if slots not in self.all_slots:
+            return Mean(float("nan"), 0, 0)
+        if (objects, few) not in self._means:
+            self._means[objects, few] = np.array([self._mean(k, objects, few) for k in self.all_slots])
+        value, scored, undefined = self._means[objects, few][self.all_slots.index(slots)].tolist()
+        return Mean(value, int(scored), int(undefined))
+
+    def _mean(self, slots: int, objects: int | None, few: bool) -> Mean:
+        kept = (self.slots == slots) & (self.few == few)
+        if objects is not None:
+            kept &= self.objects == objects
+        scored, undefined = int(self.scored[kept].sum()), int(self.undefined[kept].sum())
+        value = float(self.total[kept].sum()) / scored if scored else float("nan")
+        return Mean(value, scored, undefined)
 
     @cached_property
     def all_slots(self) -> list[int]:
@@ -132,8 +139,19 @@ class SceneScores:
     """(n,); -1 where it is not known."""
     few: Array
     """(n,): whether fewer than two objects are visible."""
-    values: Array
-    """(k, n); NaN where it is not defined or was not scored."""
+    values: Array | ArrayAside
+    """(k, n); NaN where it is not defined or was not scored; of many runs in a file, see `load`."""
+
+    def set_aside(self, aside: Aside) -> "SceneScores":
+        """The same with its values in a file: those of hundreds of runs would fill the memory."""
+        values = self.values if isinstance(self.values, ArrayAside) else aside.put(self.values)
+        return SceneScores(
+            aside.share(self.slots), aside.share(self.images), aside.share(self.objects), aside.share(self.few), values
+        )
+
+    def load(self) -> "SceneScores":
+        """The same with its values in memory, before several are asked for."""
+        return dataclasses.replace(self, values=self.values.load()) if isinstance(self.values, ArrayAside) else self
 
     @property
     def of_scenes(self) -> bool:
@@ -142,9 +160,10 @@ class SceneScores:
 
     def at(self, slots: int) -> Array:
         """The images' values with K `slots`, (n,); NaN where it was not evaluated with so many."""
+        values = self.values.load() if isinstance(self.values, ArrayAside) else self.values
         place = int(np.searchsorted(self.slots, slots))
         known = place < len(self.slots) and self.slots[place] == slots
-        return np.asarray(self.values[place]) if known else np.full(len(self.images), np.nan)
+        return np.asarray(values[place]) if known else np.full(len(self.images), np.nan)
 
 
 @dataclass(frozen=True)
@@ -166,6 +185,10 @@ class RunScores:
     """Whether it failed by the rule; None where the rule was not asked."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """Where its rows come from."""
+
+    def set_aside(self, aside: Aside) -> "RunScores":
+        """The same with its images' values in a file."""
+        return dataclasses.replace(self, scenes={key: scores.set_aside(aside) for key, scores in self.scenes.items()})
 
     def mean(
         self,
@@ -262,7 +285,7 @@ def _grids(rows: Rows, name: str) -> dict[tuple[str, str], Grid]:
         raise RowsTwice(f"the rows of {name} hold the same image, slots and metric twice; keep each once")
     present = (times > 0).reshape(shape)
     values = np.full(shape, np.nan)
-    values.reshape(-1)[place] = rows["value"]
+    values.reshape(-1)[place] = np.where(np.isinf(rows["value"]), np.nan, rows["value"])  # no more a score than NaN
     objects = np.full(len(images), MISSING, dtype=np.int64)
     objects[at_image] = rows["objects"]
     grids = {}

@@ -11,7 +11,7 @@ from slotnorm.experiments import Transfer
 from slotnorm.report import resampling
 from slotnorm.report.claims.vocabulary import Undecided
 from slotnorm.report.curves import homes
-from slotnorm.report.resampling import Estimate
+from slotnorm.report.resampling import Estimate, MeansOfSome
 from slotnorm.report.scores import RunScores, spread
 from slotnorm.report.sections import Section
 
@@ -46,7 +46,9 @@ class Resamples:
     ) -> Array:
         """The median over runs at each K, (RESAMPLES, K)."""
         key = (*map(id, runs), dataset, metric, source, tuple(slots))
-        return self._once(key, runs, lambda: resampling.run_means(runs, dataset, metric, source, slots, np.float32))
+        return self._once(
+            key, lambda: _medians(resampling.run_means(runs, dataset, metric, source, slots, np.float32), runs)
+        )
 
     def over_objects(
         self, runs: Sequence[RunScores], home: Mapping[int, str], metric: str, source: str, slots: int
@@ -54,22 +56,30 @@ class Resamples:
         """The median over runs for each number of objects, read on its set, (RESAMPLES, counts)."""
         key = (*map(id, runs), tuple(home.items()), metric, source, slots)
 
-        def means() -> Array:
-            columns = [
-                resampling.run_means(runs, dataset, metric, source, [slots], np.float32, objects=count)
-                for count, dataset in home.items()
-            ]
-            return np.concatenate(columns, axis=2)
+        def medians() -> Array:
+            every = np.empty((resampling.RESAMPLES, len(home)), np.float32)
+            sets = np.asarray(list(home.values()))
+            for dataset in dict.fromkeys(home.values()):
+                counts = [count for count, name in home.items() if name == dataset]
+                means = resampling.run_means_by_objects(runs, dataset, metric, source, slots, counts)
+                every[:, sets == dataset] = _medians(means, runs)
+            return every
 
-        return self._once(key, runs, means)
+        return self._once(key, medians)
 
-    def _once(self, key: Any, runs: Sequence[RunScores], means: Callable[[], Array]) -> Array:
+    def _once(self, key: Any, medians: Callable[[], Array]) -> Array:
         if key not in self._kept:
-            self._kept[key] = resampling.median_over_runs(means(), [run.name for run in runs])
+            self._kept[key] = medians()
             if len(self._kept) > _KEPT:
                 self._kept.popitem(last=False)
         self._kept.move_to_end(key)
         return self._kept[key]
+
+
+def _medians(means: Iterable[MeansOfSome], runs: Sequence[RunScores]) -> Array:
+    """The medians over runs in all resamples, (RESAMPLES, columns)."""
+    names = [run.name for run in runs]
+    return np.concatenate([resampling.median_over_runs(values, names, some) for some, values in means])
 
 
 class StudyScores:
@@ -216,9 +226,14 @@ class StudyScores:
         value = spread(run.mean(dataset, metric, slots, source=source).value for run in runs)
         if value.runs < len(runs):
             raise Undecided(f"{norm} has no {metric} on {dataset} at {slots} slots")
-        means = resampling.run_means(runs, dataset, metric, source, [slots], np.float32)[:, :, 0]
+        means = self._run_means(runs, dataset, metric, source, slots)
         draws = np.abs(means - np.median(means, axis=1, keepdims=True)).max(axis=1)
         return Estimate(value.deviation, draws, len(runs), True)
+
+    def _run_means(self, runs: Sequence[RunScores], dataset: str, metric: str, source: str, slots: int) -> Array:
+        """Every run's own mean in all resamples, (RESAMPLES, runs)."""
+        parts = resampling.run_means(runs, dataset, metric, source, [slots], np.float32)
+        return np.concatenate([means[:, :, 0] for _, means in parts])
 
     def single_runs(self, norm: str, metric: str, dataset: str, slots: int) -> list[Estimate]:
         """Every run's own value; its noise is that of the scenes."""
@@ -226,7 +241,7 @@ class StudyScores:
         values = [run.mean(dataset, metric, slots, source=source).value for run in runs]
         if any(value != value for value in values):
             raise Undecided(f"{norm} has no {metric} on {dataset} at {slots} slots")
-        means = resampling.run_means(runs, dataset, metric, source, [slots], np.float32)[:, :, 0]
+        means = self._run_means(runs, dataset, metric, source, slots)
         return [Estimate(value, column, 1, True) for value, column in zip(values, means.T, strict=True)]
 
     def failed(self, norm: str) -> tuple[int, int]:

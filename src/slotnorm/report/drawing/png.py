@@ -28,9 +28,10 @@ def to_png(sheet: Sheet, unit: float) -> bytes:
     canvas.draw(Block(Box(0, 0, sheet.width + 1, sheet.height + 1), sheet.background))
     for item in sheet.items:
         canvas.draw(item)
-    pixels = np.ascontiguousarray(np.asarray(renderer.buffer_rgba())[..., :3])
+    size = int(renderer.width), int(renderer.height)
+    pixels = Image.frombuffer("RGBA", size, renderer.buffer_rgba(), "raw", "RGBA", 0, 1).convert("RGB")
     packed = io.BytesIO()
-    Image.fromarray(pixels).save(packed, "PNG", compress_level=_PACKED, dpi=(dots, dots))
+    pixels.save(packed, "PNG", compress_level=_PACKED, dpi=(dots, dots))
     return packed.getvalue()
 
 

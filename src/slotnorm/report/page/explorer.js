@@ -140,6 +140,12 @@ if (explorer) {
     explorer.dataset.playing = "yes";
     timer = setTimeout(step, 0, from);
   };
+  // paper shows where the play would have ended, whenever it is printed
+  addEventListener("beforeprint", () => {
+    if (!timer) return;
+    stop();
+    show({ place: studyShown().start });
+  });
   // a reader's own choice: it ends the play and stands in the address
   const touched = (change) => {
     stop();

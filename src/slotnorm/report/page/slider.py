@@ -86,7 +86,7 @@ class Slider:
         run, key = self.runs.get(norm), (self.illustration.dataset, self.section.source(metric), metric)
         if run is None or key not in run.scenes:
             return [[float("nan")] * len(images) for _ in self.slots]
-        scores = run.scenes[key]
+        scores = run.scenes[key].load()
         places = {image: place for place, image in enumerate(scores.images.tolist())}
         return [
             [float(values[places[image]]) if image in places else float("nan") for image in images]
