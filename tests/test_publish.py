@@ -4,6 +4,7 @@ import importlib.util
 import shutil
 import zipfile
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -22,11 +23,18 @@ from slotnorm.studies.run_evaluation import plan_evaluations
 from slotnorm.training.loop import train
 from slotnorm.training.runs import Run
 
-_SPEC = importlib.util.spec_from_file_location("publish", Path(__file__).parents[1] / "docs" / "publish.py")
-assert _SPEC is not None
-assert _SPEC.loader is not None
-publishing = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(publishing)
+
+def script(name: str) -> ModuleType:
+    """A script of docs/ as a module."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).parents[1] / "docs" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+publishing, counts = script("publish"), script("publish_counts")
 
 
 @pytest.fixture(scope="module")
@@ -131,3 +139,36 @@ def test_a_tightly_packed_file_holds_the_same_and_numpy_opens_it(tmp_path: Path)
     path.write_bytes(whole[:-200] + b"x" + whole[-199:])
     with pytest.raises(DamagedFile, match="its seal does not match"):
         archives.read_arrays(path)
+
+
+def test_objects_are_counted_with_published_weights_where_rows_lack_it_and_the_rows_stay(
+    run: Run, crowd: Path, tmp_path: Path
+) -> None:
+    (published,) = publishing.publish([run.path.parent], tmp_path)
+    path = published / "rows" / "toy7.npz"
+    assert counts.count_published(published, data=crowd) == [], "rows that have the metric are passed over"
+    made = Rows.load(path)
+    made.where(metric=[name for name in made.unique("metric") if name != "count"]).save(path, made.header)
+    before = path.read_bytes()
+    assert counts.count_published(published, [4], crowd) == [published / "rows" / "toy7-count.npz"]
+    assert counts.count_published(published, [4], crowd) == [], "nor is it done twice"
+    assert path.read_bytes() == before
+    filled = Rows.load(published / "rows" / "toy7-count.npz")
+    assert filled.header["half_precision"] is True
+    assert filled.header["weights"] == made.header["weights"]
+    whole = made.where(metric="count", slots=4, source="masks")
+    assert filled["image"].tolist() == whole["image"].tolist()
+    assert np.abs(filled["value"] - whole["value"]).mean() < 0.5  # of rounded weights
+    (read_again,) = read([published]).runs
+    assert read_again.slots("toy7", "count") == [4]
+    assert read_again.slots("toy7", "f_ari") == [3, 4]
+
+
+def test_objects_are_not_counted_on_other_scenes_than_those_of_the_rows(run: Run, crowd: Path, tmp_path: Path) -> None:
+    (published,) = publishing.publish([run.path.parent], tmp_path / "published")
+    path = published / "rows" / "toy7.npz"
+    made = Rows.load(path)
+    made.where(metric="f_ari").save(path, made.header)
+    other = tiny.build_scenes(tmp_path / "other", 20, crowded=True).directory
+    with pytest.raises(UserError, match="scenes of toy7 is .* but its rows have"):
+        counts.count_published(published, [4], other)

@@ -5,7 +5,7 @@ pure function, and a `Metric` class around it that says its name, label, directi
 validation, tables, figures and pages read that, so that a metric of your own is one class (docs/metrics.md).
 """
 
-from slotnorm.metrics.metric import Comparison, Metric, all_metrics, description
+from slotnorm.metrics.metric import Comparison, CountError, Metric, all_metrics, description
 from slotnorm.metrics.object_count import count_objects
 from slotnorm.metrics.precision import average_precision
 from slotnorm.metrics.reconstruction import squared_error
@@ -19,6 +19,7 @@ from slotnorm.metrics.segmentation import (
 
 __all__ = [
     "Comparison",
+    "CountError",
     "Metric",
     "adjusted_rand_index",
     "all_metrics",

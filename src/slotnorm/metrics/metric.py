@@ -194,7 +194,7 @@ class CountError(Metric):
     """How far the number of objects that masks show, counted without labels, is from the number in the scene."""
 
     name, label, direction, needs, bounds = "count", "count error", "lower", "objects", (0.0, math.inf)
-    decimals, figure, in_study_table = 2, "count", False  # its own table has the trivial guess beside it
+    decimals, figure, in_study_table = 2, None, False  # report/count_figure.py shows it, beside a trivial guess
 
     def score(self, comparison: Comparison) -> Tensor:
         return (count_objects(given(comparison.masks)) - given(comparison.objects)).abs().float()

@@ -19,6 +19,10 @@ _COLORS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#5
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 
+GUESS = "mean of training"
+"""The trivial guess of a number of objects, which is shown beside the normalizations as if it were one."""
+
+
 class Look(NamedTuple):
     """How one normalization is drawn."""
 
@@ -27,6 +31,9 @@ class Look(NamedTuple):
     marker: str
     dashed: bool
     """Lines of normalizations whose codes lose the mass are dashed, so that no colour need be told apart."""
+
+
+_GUESSED = Look("Guess", "#5C5C5C", "X", dashed=True)
 
 
 class Measure(NamedTuple):
@@ -86,7 +93,7 @@ def looks(norms: Iterable[str]) -> dict[str, Look]:
             scheme = registry.get(norm)
             label, dashed = (scheme.label, not scheme.keeps_mass) if scheme else (norm, False)
             appearances[norm] = Look(label, _COLORS[place % len(_COLORS)], _MARKERS[place % len(_MARKERS)], dashed)
-    return appearances
+    return {norm: _GUESSED if norm == GUESS else look for norm, look in appearances.items()}
 
 
 def ordered(norms: Iterable[str]) -> list[str]:

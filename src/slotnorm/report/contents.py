@@ -13,6 +13,7 @@ from slotnorm import experiments
 from slotnorm.report.appearance import looks
 from slotnorm.report.background_figure import Background, background
 from slotnorm.report.claims.checking import Outcome, check_claims
+from slotnorm.report.count_figure import Counting, counting
 from slotnorm.report.curves import Figure, figures, runs_of
 from slotnorm.report.diagnostics import Diagnostics
 from slotnorm.report.effects import Effect, effects
@@ -34,10 +35,15 @@ class SectionResults:
     table_without_failed: Table | None = None
     background: Background | None = None
     background_without_failed: Background | None = None
+    counting: Counting | None = None
+    counting_without_failed: Counting | None = None
 
     def all_figures(self) -> tuple[tuple[str, Figure], ...]:
         """Every figure with the runs that it shows: "all" or "without failed"."""
-        held = [("all", self.background), ("without failed", self.background_without_failed)]
+        held = [
+            ("all", self.background), ("without failed", self.background_without_failed),
+            ("all", self.counting), ("without failed", self.counting_without_failed),
+        ]  # fmt: skip
         return (
             *(("all", figure) for figure in self.figures),
             *(("without failed", figure) for figure in self.figures_without_failed or ()),
@@ -46,7 +52,10 @@ class SectionResults:
 
     def all_tables(self) -> tuple[Table, ...]:
         """Every table, with and without failed runs."""
-        held = (shown.table for shown in (self.background, self.background_without_failed) if shown is not None)
+        several = (
+            self.background, self.background_without_failed, self.counting, self.counting_without_failed,
+        )  # fmt: skip
+        held = (shown.table for shown in several if shown is not None)
         return tuple(table for table in (self.table, self.table_without_failed, *held) if table is not None)
 
 
@@ -176,11 +185,14 @@ def _stems(sections: Sequence[Section]) -> list[str]:
 
 def _results(section: Section, diagnostics: Diagnostics | None) -> SectionResults:
     everything = tuple(figures(section)), study_table(section)
-    held = background(section, diagnostics)
+    held, counted = background(section, diagnostics), counting(section)
     if not section.failures:
-        return SectionResults(*everything, background=held)
+        return SectionResults(*everything, background=held, counting=counted)
     kept = tuple(figures(section, section.without_failed())), study_table(section, leave_out_failed=True)
-    return SectionResults(*everything, *kept, held, background(section, diagnostics, leave_out_failed=True))
+    held_without = background(section, diagnostics, leave_out_failed=True)
+    return SectionResults(
+        *everything, *kept, held, held_without, counted, counting(section, leave_out_failed=True)
+    )  # fmt: skip
 
 
 def _transfer_tables(sections: Sequence[Section]) -> list[tuple[Table, Table | None]]:

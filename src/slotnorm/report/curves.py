@@ -185,7 +185,7 @@ def figures(section: Section, kept: Section | None = None) -> list[Figure]:
         made.append(figure("reconstruction", f"Reconstruction loss against slots and objects. {trained}", rows))
     if precisions := drawn.pop("precision", []):
         for dataset in section.sets:
-            panels = [_panel(shown, metric, (dataset,)) for metric in precisions]
+            panels = [metric_panel(shown, metric, (dataset,)) for metric in precisions]
             rows = [panels[:3], panels[3:]]
             made.append(figure(f"precision {dataset}", f"Mean average precision at five distances. {trained}", rows))
     for kind, metrics in drawn.items():
@@ -230,15 +230,16 @@ def runs_of(section: Section, norm: str, leave_out: bool) -> str:
 
 def metric_row(section: Section, metric: str, source: str | None = None) -> list[Panel]:
     """A metric on each set against slots, and against objects."""
-    panels = [_panel(section, metric, (dataset,), source=source) for dataset in section.sets]
+    panels = [metric_panel(section, metric, (dataset,), source=source) for dataset in section.sets]
     if section.object_counts():
-        panels.append(_panel(section, metric, section.sets, section.object_slots, source))
+        panels.append(metric_panel(section, metric, section.sets, section.object_slots, source))
     return panels
 
 
-def _panel(
+def metric_panel(
     section: Section, metric: str, sets: tuple[str, ...], slots: int | None = None, source: str | None = None
 ) -> Panel:
+    """A metric against slots; with `slots`, against objects at that K."""
     source = source or section.source(metric)
     against: Against = "slots" if slots is None else "objects"
     if against == "objects":

@@ -3,11 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
+from slotnorm.report import count_figure
 from slotnorm.report.appearance import fixed, looks
 from slotnorm.report.background_figure import TITLE, Background
 from slotnorm.report.claims import vocabulary
 from slotnorm.report.claims.checking import SCALES, Finding, Outcome, in_short
 from slotnorm.report.contents import Report, SectionContents
+from slotnorm.report.count_figure import Counting
 from slotnorm.report.curves import Figure
 from slotnorm.report.drawing.choice import Choice
 from slotnorm.report.drawing.forest_figure import forests
@@ -163,6 +165,9 @@ def _section(contents: SectionContents, choice: Choice) -> list[str]:
     for which, held in (("", results.background), (" (without failed runs)", results.background_without_failed)):
         if held is not None:
             lines += _background(contents, held, which, choice)
+    for which, counted in (("", results.counting), (" (without failed runs)", results.counting_without_failed)):
+        if counted is not None:
+            lines += _counting(contents, counted, which, choice)
     if contents.illustration is not None:
         for k in (*contents.picture_slots(), None):
             words = "over K" if k is None else f"with {k} slots"
@@ -192,6 +197,13 @@ def _background(contents: SectionContents, held: Background, which: str, choice:
     lines += [line for paragraph in held.words for line in (escaped(paragraph), "")] if not which else []
     lines += _figure(contents, held.figure, which, choice)
     return [*lines, to_markdown(held.table)] if held.table is not None else lines
+
+
+def _counting(contents: SectionContents, counted: Counting, which: str, choice: Choice) -> list[str]:
+    """The figure on the number of objects, what it says, and its numbers."""
+    words = [] if which else [escaped(count_figure.WORDS), ""]
+    figure = _figure(contents, counted.figure, which, choice)
+    return [f"### {count_figure.TITLE}{which}", "", *words, *figure, to_markdown(counted.table)]
 
 
 def _diagnostics(contents: SectionContents) -> list[str]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from slotnorm.errors import UserError, nearest
 from slotnorm.metrics import all_metrics
-from slotnorm.report.appearance import ordered
+from slotnorm.report.appearance import GUESS, ordered
 from slotnorm.report.curves import Figure, Panel, PathPanel
 from slotnorm.report.diagnostics import Diagnostics
 from slotnorm.report.drawing.layout import Format
@@ -70,7 +70,7 @@ class Choice:
         if self.metrics is not None and not set(needed) <= set(self.metrics):
             return None
         curves = {norm: curve for norm, curve in panel.curves.items() if self._has(norm)}
-        if not curves:
+        if not set(curves).difference([GUESS]):
             return None
         if isinstance(panel, PathPanel):
             across = {norm: panel.across[norm] for norm in curves}
@@ -101,7 +101,7 @@ class Choice:
         ]
 
     def _has(self, norm: str) -> bool:
-        return self.norms is None or norm in self.norms
+        return self.norms is None or norm in (*self.norms, GUESS)
 
     def _has_both(self, pair: Difference) -> bool:
         if (pair.norm, pair.than) == PROPOSED_LESS_OTHERS:

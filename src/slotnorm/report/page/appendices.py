@@ -54,6 +54,9 @@ def tables(draft: Draft) -> Part:
         if results.background is not None:
             kept = results.background_without_failed
             pairs.append((results.background.table, None if kept is None else kept.table))
+        if results.counting is not None:
+            without = results.counting_without_failed
+            pairs.append((results.counting.table, None if without is None else without.table))
         drawn, excluded = draw_with_and_without(pairs), draw_excluded(contents)
         if drawn or excluded is not None:
             children.append(folded(contents.section.title, *drawn, excluded))

@@ -6,8 +6,8 @@ from slotnorm.report.page.parts import Draft
 
 _CHAPTERS = (
     opening.what_is_a_slot, opening.what_is_scored, opening.what_is_compared, results.more_slots, results.effect,
-    results.more_objects, results.reconstruction, results.properties, results.background, results.other_measures,
-    results.transfers,
+    results.more_objects, results.reconstruction, results.properties, results.background, results.counting,
+    results.other_measures, results.transfers,
 )  # fmt: skip
 _APPENDICES = (
     appendices.failed_runs, appendices.claims, appendices.tables, appendices.inside, appendices.provenance,

@@ -10,7 +10,7 @@ from importlib import resources
 from typing import Any
 
 from slotnorm.errors import UserError
-from slotnorm.report.appearance import looks
+from slotnorm.report.appearance import GUESS, looks
 from slotnorm.report.contents import Report
 from slotnorm.report.page.article import article
 from slotnorm.report.page.finding import leading
@@ -77,8 +77,10 @@ def _with_scenes(study: dict[str, Any], scenes: int) -> dict[str, Any]:
 def _html(draft: Draft, body: Markup, title: str, studies: list[dict[str, Any]], sprites: Sprites) -> str:
     used = {number for study in studies for scene in study["scenes"] for number in numbers_in(scene)}
     pictures = [text if number in used else "" for number, text in enumerate(sprites.texts)]
-    data = {"looks": looks_data(draft.norms), "panels": draft.panels, "studies": studies, "pictures": pictures}
-    script, style = "\n".join(map(_resource, SCRIPTS)), _resource("page.css") + _colors(draft.norms)
+    guessed = any(contents.results.counting is not None for contents in draft.report.sections)
+    drawn = [*draft.norms, GUESS] if guessed else draft.norms
+    data = {"looks": looks_data(drawn), "panels": draft.panels, "studies": studies, "pictures": pictures}
+    script, style = "\n".join(map(_resource, SCRIPTS)), _resource("page.css") + _colors(drawn)
     head = element(
         "head", element("meta", charset="utf-8"),
         element("meta", http_equiv="Content-Security-Policy", content=_policy(script, style)),

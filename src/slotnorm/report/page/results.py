@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from slotnorm.report import background_figure
+from slotnorm.report import background_figure, count_figure
 from slotnorm.report.appearance import AVERAGE_PRECISIONS
 from slotnorm.report.curves import Panel
 from slotnorm.report.effects import DEFINITION
@@ -147,6 +147,19 @@ def background(draft: Draft) -> Part | None:
         children += [] if children else prose(*held.words)
         children += [draft.heading_of(section), draw_panels(panels, draft.panels)]
     return part("background", background_figure.TITLE, *children) if children else None
+
+
+def counting(draft: Draft) -> Part | None:
+    """How many objects are counted, beside the guess."""
+    children: list[object] = []
+    for contents in draft.report.sections:
+        section, counted, kept = contents.section, contents.results.counting, contents.results.counting_without_failed
+        if counted is None:
+            continue
+        without = None if not section.failures else [kept.figure] if kept is not None else []
+        panels = [(panel_title(section, shown.panel), shown) for shown in shown_panels([counted.figure], without)]
+        children += [draft.heading_of(section), draw_panels(panels, draft.panels)]
+    return part("counting", count_figure.TITLE, *prose(count_figure.WORDS), *children) if children else None
 
 
 def transfers(draft: Draft) -> Part | None:
