@@ -5,21 +5,35 @@
 
 What results/ holds of a run: experiment.json, metrics.jsonl, rows, what the report's pictures and diagnostics are drawn
 from, and its weights in half precision with a model card; no checkpoints, no state of the optimizer. Rows were made
-with the weights before they were rounded, and stay equal to the last bit.
+with the weights before they were rounded, and stay equal to the last bit; a metric that no figure shows (mBO, mIoU)
+has rows where the tables show it. Pictures are kept as closely as the page shows them.
 """
 
 import argparse
+import dataclasses
 import shutil
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from slotnorm.errors import UserError
+from slotnorm.evaluation.diagnosis import OCCUPANCY, RATIO
+from slotnorm.evaluation.examples import Examples
+from slotnorm.evaluation.row_files import row_files
+from slotnorm.evaluation.rows import Rows
+from slotnorm.metrics import all_metrics
 from slotnorm.models import weights
-from slotnorm.report.reading import find_folders
+from slotnorm.report.model_views import DIAGNOSIS, EXAMPLES, spaced
+from slotnorm.report.reading import ROWS, find_folders, read
+from slotnorm.report.sections import Section
 from slotnorm.storage import archives
 from slotnorm.training.runs import Run
 
 KEPT = ("experiment.json", "metrics.jsonl", "rows", "diagnosis", "examples")
+STEP_OF_SHARES, STEP_OF_PIXELS = 17, 5  # of 255: what a mixture of colours, and a reconstruction, are kept to
+SMALL_SIDE, FEW = 32, 8  # pictures of more pixels than that are kept at about so many K besides
 
 
 def publish(runs: Iterable[Path], into: Path) -> list[Path]:
@@ -47,7 +61,9 @@ def _publish_run(folder: Path, target: Path) -> Path:
 
 
 def shrink(folder: Path) -> None:
-    """Pack all arrays in a folder as small as they get, and round weights to half precision; doing so twice is once."""
+    """Make the runs in a folder as small as they get; doing so twice is doing so once."""
+    for rows in sorted(folder.rglob(ROWS)):
+        leave_out(rows.parent)
     for path in sorted(folder.rglob("*.npz")):
         archives.pack_tightly(path)
     for path in sorted(folder.rglob("*.safetensors")):
@@ -56,6 +72,63 @@ def shrink(folder: Path) -> None:
         if rounded is not whole:
             card = path.with_suffix(".md").read_text(encoding="utf-8").rpartition("\nSHA-256 of")[0]
             weights.export(rounded, path, "\n".join([card, *weights.describe_rounding(rounded), ""]))
+
+
+def leave_out(folder: Path) -> None:
+    """Leave out of a run what no table or figure shows, and what no eye can see in its pictures."""
+    (section,) = read([folder]).sections
+    shown = {section.train_slots, section.object_slots, section.high_slots}
+    for path in (*row_files(folder / ROWS), *row_files(folder / DIAGNOSIS)):
+        rows = Rows.load(path)
+        kept = rows.take(is_shown(rows, section, shown) & ~np.isin(rows["metric"], (RATIO, OCCUPANCY)))
+        if len(kept) < len(rows):
+            kept.save(path)
+    for path in sorted((folder / EXAMPLES).glob("*.npz")):
+        coarsen(Examples.load(path), shown).save(path)
+
+
+def is_shown(rows: Rows, section: Section, slots: Collection[int]) -> NDArray[np.bool_]:
+    """Which rows are in a figure, or in a table, which has the K of `slots`; of a set with none of these, all K."""
+    in_tables = np.isin(rows["slots"], list(slots))
+    if not in_tables.any():
+        in_tables[:] = True
+    kept = np.ones(len(rows), dtype=bool)
+    for name, metric in all_metrics().items():
+        if metric.figure is None and metric.in_study_table:
+            kept &= (rows["metric"] != name) | (in_tables & (rows["source"] == section.source(name)))
+    return kept
+
+
+def coarsen(examples: Examples, looked_into: Collection[int]) -> Examples:
+    """Examples at their full steps only at the K that are looked into slot by slot; reconstructions at these alone.
+
+    At the other K a pixel's slots are seen as one mixture of their colours; of large images not every K is kept.
+    """
+    side = max(examples.masks[examples.slots[0]].shape[-2:])
+    others = [k for k in examples.slots if k not in looked_into]
+    left_out = set() if side <= SMALL_SIDE else set(others).difference(spaced(others, FEW))
+    masks = {
+        k: part if k in looked_into else _in_steps(part) for k, part in examples.masks.items() if k not in left_out
+    }
+    pixels = {k: _in_pixels(part) for k, part in examples.reconstructions.items() if k in looked_into}
+    return dataclasses.replace(examples, masks=masks, reconstructions=pixels)
+
+
+def _in_steps(masks: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Shares (n, K, h, w) in whole steps that still add to 255 at every pixel: the largest remainders are rounded up.
+
+    Rounded each by itself, the shares of a pixel that many slots hold would all vanish.
+    """
+    steps = 255 // STEP_OF_SHARES
+    exact = masks * (steps / np.maximum(masks.sum(axis=1, keepdims=True), 1))
+    whole = np.floor(exact)
+    rank = np.argsort(np.argsort(whole - exact, axis=1, kind="stable"), axis=1, kind="stable")
+    stepped = whole + (rank < steps - whole.sum(axis=1, keepdims=True))
+    return (stepped * STEP_OF_SHARES).astype(np.uint8)
+
+
+def _in_pixels(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    return (np.rint(pixels / STEP_OF_PIXELS) * STEP_OF_PIXELS).astype(np.uint8)
 
 
 def main() -> None:

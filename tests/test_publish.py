@@ -13,6 +13,8 @@ import torch
 import slotnorm as sn
 import tiny
 from slotnorm.errors import DamagedFile, UserError
+from slotnorm.evaluation.diagnosis import with_ratios
+from slotnorm.evaluation.examples import Examples
 from slotnorm.evaluation.rows import Rows
 from slotnorm.models import weights
 from slotnorm.report.model_views import Inspector
@@ -50,6 +52,14 @@ def run(tmp_path_factory: pytest.TempPathFactory, crowd: Path) -> Run:
     return made
 
 
+def shown(rows: Rows, table_slots: list[int]) -> Rows:
+    """The rows that a figure or a table shows: mBO and mIoU by the masks, with the numbers of slots of tables."""
+    of_tables = np.isin(rows["metric"], ("mbo", "miou"))
+    in_tables = np.isin(rows["slots"], table_slots) & (rows["source"] == "masks")
+    assert (of_tables & ~in_tables).any()
+    return rows.take(~of_tables | in_tables)
+
+
 def files_of(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
@@ -61,7 +71,7 @@ def test_a_published_run_has_its_rows_and_rounded_weights_and_no_checkpoints(
     names = {"experiment.json", "metrics.jsonl", "rows/binding.json", "rows/toy7.npz"}
     assert set(files_of(published)) == names | {f"{run.name}.safetensors", f"{run.name}.md"}
     rows = Rows.load(published / "rows" / "toy7.npz")
-    assert rows.equals(Rows.load(run.path / "rows" / "toy7.npz"))
+    assert rows.equals(shown(Rows.load(run.path / "rows" / "toy7.npz"), table_slots=[4]))
     stored = weights.unpack(published / f"{run.name}.safetensors")
     for tensor in stored.tensors.values():
         assert tensor.dtype == (torch.float16 if tensor.dim() > 1 else torch.float32)
@@ -172,3 +182,53 @@ def test_objects_are_not_counted_on_other_scenes_than_those_of_the_rows(run: Run
     other = tiny.build_scenes(tmp_path / "other", 20, crowded=True).directory
     with pytest.raises(UserError, match="scenes of toy7 is .* but its rows have"):
         counts.count_published(published, [4], other)
+
+
+def shares(examples: Examples, slots: int) -> np.ndarray:
+    return examples.masks[slots].astype(np.int64)
+
+
+def test_published_pictures_are_coarser_where_nobody_looks_at_a_slot_alone() -> None:
+    random = np.random.default_rng(0)
+    masks = {k: random.dirichlet(np.full(k, 0.3), (2, 8, 8)).transpose(0, 3, 1, 2) for k in (3, 4, 24)}
+    masks[24][:] = 1 / 24  # shared by all slots: no share by itself would be a step
+    exact = {k: np.rint(part * 51).astype(np.uint8) * 5 for k, part in masks.items()}
+    pixels = {k: random.integers(0, 256, (2, 8, 8, 3), dtype=np.uint8) for k in masks}
+    examples = Examples("r", "weighted_sum", "d", np.arange(2), None, None, exact, pixels)
+    coarse = publishing.coarsen(examples, [4])
+    assert coarse.slots == [3, 4, 24]
+    assert np.array_equal(coarse.masks[4], exact[4])
+    for k in (3, 24):
+        assert (shares(coarse, k).sum(axis=1) == 255).all()
+        assert (shares(coarse, k) % 17 == 0).all()
+        assert abs(shares(coarse, k) / 255 - masks[k]).max() < 0.08
+    assert list(coarse.reconstructions) == [4]
+    assert abs(coarse.reconstructions[4].astype(int) - pixels[4]).max() <= 2
+    again = publishing.coarsen(coarse, [4])
+    assert all(np.array_equal(again.masks[k], coarse.masks[k]) for k in coarse.slots)
+    assert np.array_equal(again.reconstructions[4], coarse.reconstructions[4])
+
+
+def test_published_pictures_of_many_pixels_are_of_fewer_numbers_of_slots() -> None:
+    masks = {k: np.zeros((1, k, 48, 48), np.uint8) for k in range(3, 25)}
+    for part in masks.values():
+        part[:, 0] = 255
+    coarse = publishing.coarsen(Examples("r", "weighted_sum", "d", np.arange(1), None, None, masks, {}), [7, 11, 21])
+    assert {3, 7, 11, 21, 24} < set(coarse.slots)
+    assert len(coarse.slots) <= 11
+    assert publishing.coarsen(coarse, [7, 11, 21]).slots == coarse.slots
+
+
+def test_a_published_diagnosis_reads_as_it_was_made(run: Run, crowd: Path, tmp_path: Path) -> None:
+    """What other rows tell is left out of the file, and made from them to the last bit."""
+    Inspector(data=crowd).diagnose(read([run.path]).sections[0])
+    (path,) = (run.path / "diagnosis").glob("*.npz")
+    made = Rows.load(path)
+    (published,) = publishing.publish([run.path], tmp_path)
+    small = Rows.load(published / "diagnosis" / path.name)
+    assert set(made.unique("metric")) - set(small.unique("metric")) == {"update_norm_ratio", "occupancy"}
+    again = with_ratios(small)
+    for metric in made.unique("metric"):
+        assert again.where(metric=metric).equals(made.where(metric=metric)), metric
+    assert again.header == made.header
+    shutil.rmtree(run.path / "diagnosis")

@@ -51,6 +51,7 @@ SOURCE = "diagnosis"
 VERSION = 2  # of what is measured, in the header: raised when that changes, so that what was kept is made anew
 OCCUPIED = 0.01  # of the tokens: a small object of CLEVR at 128x128 covers about half a percent, a large one 5
 _PER_IMAGE = ("update_norm", "occupied", "mass_error")
+RATIO, OCCUPANCY = "update_norm_ratio", "occupancy"  # told by the other rows: a published file leaves them out
 _PAIRS = 64  # pairs of masses kept for each K
 
 
@@ -97,13 +98,24 @@ def diagnose(
             decoded[k] = _in_order({name: [part[name] for part in parts] for name in parts[0]}, groups)
         refused = _refusal(layer)
     factors |= {"iterations": decomposer.iterations, "train_slots": train_slots}
-    at_training, reference = images[train_slots]["update_norm"].mean(), _reference(model, statistics[train_slots])
-    made = [rows for k in images for rows in _image_rows({**factors, "slots": k}, scenes, images[k], at_training)]
+    reference = _reference(model, statistics[train_slots])
+    made = [rows for k in images for rows in _rows({**factors, "slots": k}, scenes, images[k])]
     made += [rows for k in decoded for rows in _rows({**factors, "slots": k}, scenes, decoded[k])]
     made += [_set_rows({**factors, "slots": k}, statistics[k], reference) for k in statistics]
     keeps = bool(model.slot_attention.normalization.keeps_mass)
     mass = {"keeps": keeps, "pairs": pairs, "refused": refused}
-    return Rows.concat(made, {"version": VERSION, "mass": mass})
+    return with_ratios(Rows.concat(made, {"version": VERSION, "mass": mass}))
+
+
+def with_ratios(rows: Rows) -> Rows:
+    """The rows of a diagnosis with those that the others tell, where these are not among them."""
+    if RATIO in (known := rows.unique("metric")) or "update_norm" not in known:
+        return rows
+    norms, occupied = rows.where(metric="update_norm"), rows.where(metric="occupied")
+    at_training = norms.take(norms["slots"] == norms["train_slots"])["value"].mean()
+    ratios = norms.with_columns(metric=RATIO, value=norms["value"] / at_training)
+    shares = occupied.with_columns(metric=OCCUPANCY, value=occupied["value"] / occupied["slots"])
+    return Rows.concat([rows, ratios, shares], rows.header)
 
 
 def _layer_on_cpu(model: SlotModel) -> SlotAttention:
@@ -196,16 +208,6 @@ def _reference(model: SlotModel, at_training: tuple[float, float]) -> tuple[floa
     if isinstance(scheme, BatchNorm):
         return float(scheme.running_mean), float(scheme.running_var)
     return at_training
-
-
-def _image_rows(
-    factors: Mapping[str, Any], scenes: Scenes, values: Mapping[str, Any], at_training: float
-) -> Iterable[Rows]:
-    shares = {
-        "update_norm_ratio": values["update_norm"] / at_training,
-        "occupancy": values["occupied"] / factors["slots"],
-    }
-    return _rows(factors, scenes, {**values, **shares})
 
 
 def _rows(factors: Mapping[str, Any], scenes: Scenes, values: Mapping[str, Any]) -> Iterable[Rows]:

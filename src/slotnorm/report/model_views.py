@@ -14,7 +14,7 @@ import torch
 
 from slotnorm.data.scenes import Scenes
 from slotnorm.errors import DamagedFile, UserError
-from slotnorm.evaluation.diagnosis import VERSION, diagnose
+from slotnorm.evaluation.diagnosis import VERSION, diagnose, with_ratios
 from slotnorm.evaluation.examples import Examples, make_examples
 from slotnorm.evaluation.rows import Rows
 from slotnorm.experiments import evaluation_sets
@@ -133,7 +133,7 @@ class Inspector:
             version = kept.header.get("version", 1)  # the first did not say
             return "" if version == VERSION else f"is a diagnosis of version {version}, this slotnorm makes {VERSION}"
 
-        return self._kept(path, Rows.load, stale, make)
+        return self._kept(path, lambda path: with_ratios(Rows.load(path)), stale, make)
 
     def _kept(self, path: Path, load: Callable[[Path], T], stale: Callable[[T], str], make: Callable[[], T]) -> T:
         """What is kept at `path`, if it is whole and `stale` has nothing to say against it; made anew otherwise, where
