@@ -18,6 +18,7 @@ from slotnorm.errors import UserError
 from slotnorm.evaluation.rows import Rows
 from slotnorm.experiments import ABLATED, MAIN
 from slotnorm.normalization import Normalization, normalizations
+from slotnorm.report import curves
 from slotnorm.report.appearance import looks, measure, ordered
 from slotnorm.report.curves import Curve, Figure, curve, figures, shared_limits, to_csv
 from slotnorm.report.drawing.curve_figures import draw
@@ -333,3 +334,29 @@ def test_an_empty_curve_has_no_points() -> None:
     assert curve([], "f_ari", "clevr6").x.size == 0
     found: Curve = curve([run_scores()], "ap@1", "clevr6")
     assert not found.count.any()
+
+
+def test_a_figure_that_fails_or_takes_a_name_is_one_sentence(section: Section, monkeypatch: pytest.MonkeyPatch) -> None:
+    panels = [figures(section)[0].rows[0]]
+    for given, sentence in (
+        (
+            lambda: 1 / 0,
+            r"the figure mine fails with ZeroDivisionError: division by zero \(test_curves.py, line \d+\); mend",
+        ),
+        (lambda: "no figure", "the figure mine fails with ValueError: too many values to unpack"),
+        (lambda: ("mine", "A caption.", [["no panel"]]), "the figure mine must give its name, its caption and rows of"),
+        (
+            lambda: ("segmentation", "A caption.", panels),
+            "two figures are called 'segmentation'; give the metric's `figure`",
+        ),
+        (lambda: ("diagnostics", "A caption.", panels), "two figures are called 'diagnostics'"),
+    ):
+
+        def mine(section: Section, given: Any = given) -> Any:
+            return given()
+
+        monkeypatch.setattr(curves, "_section_figures", {"mine": mine})
+        with pytest.raises(UserError, match=sentence):
+            figures(section)
+    monkeypatch.setattr(curves, "_section_figures", {"mine": lambda section: ("mine", "A caption.", panels)})
+    assert figures(section)[-1].caption == "A caption."

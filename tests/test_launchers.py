@@ -215,6 +215,61 @@ def test_an_exit_code_of_zero_without_a_result_is_not_believed(tmp_path: Path) -
     assert engine.submitted > 1
 
 
+@pytest.mark.parametrize(
+    ("submitted", "watched", "sentence"),
+    [
+        (
+            RuntimeError("queue\nis full"),
+            None,
+            r"careless fails at submit with RuntimeError: queue\\nis full \(test_laun",
+        ),
+        (["a"], None, r"careless gave \['a'\] for 2 jobs; submit must give a list with a text for each"),
+        ([1, 2], None, r"careless gave \[1, 2\] for 2 jobs"),
+        (None, None, "careless gave None for 2 jobs"),
+        (
+            ["a", "b"],
+            RuntimeError("gone"),
+            r"careless fails at watch with RuntimeError: gone \(test_launchers.py, line",
+        ),
+        (
+            ["a", "b"],
+            ["running"],
+            r"careless said \['running'\] of 2 jobs; watch must say waiting, running, lost or an",
+        ),
+        (["a", "b"], ["done", "done"], r"careless said \['done', 'done'\] of 2 jobs"),
+    ],
+)
+def test_a_launcher_that_raises_or_says_what_it_may_not_is_one_sentence(
+    tmp_path: Path, submitted: Any, watched: Any, sentence: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Careless(Launcher, registered=False):
+        name = "careless"
+
+        def submit(self, jobs: Sequence[Job]) -> list[str]:
+            return answer(submitted)
+
+        def watch(self, tickets: Sequence[str]) -> list[State]:
+            return answer(watched)
+
+        def cancel(self, tickets: Sequence[str], number: signal.Signals = signal.SIGTERM) -> None:
+            raise RuntimeError("not that either")
+
+    def answer(given: Any) -> Any:
+        if isinstance(given, Exception):
+            raise given
+        return given
+
+    tasks = [Work(tmp_path / name) for name in ("one", "two")]
+    with pytest.raises(UserError, match=sentence) as refusal:
+        complete(tasks, Careless(), "steps")
+    assert "\n" not in str(refusal.value)
+    assert "the launcher careless cannot cancel its jobs: RuntimeError: not that either" in caplog.text
+    engine = Engine(0, trouble=0.0)
+    again = [Work(task.path) for task in tasks]
+    complete(again, Unreliable(engine), "steps")  # nothing stands in the way of a better one
+    assert made(again) == [WHOLE, WHOLE]
+
+
 def test_a_job_that_fails_of_itself_is_not_tried_again(tmp_path: Path) -> None:
     class Failing(Unreliable, registered=False):
         def watch(self, tickets: Sequence[str]) -> list[State]:

@@ -412,6 +412,15 @@ def test_a_metric_that_does_not_say_what_it_is_is_refused_in_one_sentence():
         ({"needs": "masks"}, "needs of metric Made is 'masks'; it must be one of 'labels', 'reconstruction'"),
         ({"of": "set"}, "metric Made is one of a set and needs nothing; of 'set' are those that need 'properties'"),
         ({"name": "ari"}, "metric name 'ari' of Made is taken by slotnorm.metrics.metric.ARI"),
+        ({"name": "<b>a b</b>"}, "metric Made has the name '<b>a b</b>'; it takes small letters, digits and - _ . @"),
+        ({"name": "../up"}, r"metric Made has the name '\.\./up'; it takes small letters"),
+        ({"name": 7}, "metric Made has the name 7; it takes small letters"),
+        ({"name": "visible"}, "metric Made has the name 'visible'; it takes .* and none of visible, loss"),
+        ({"label": None}, "label of metric Made is None; it must be a text"),
+        ({"bounds": None}, r"bounds of metric Made are None; they must be the least value and the largest, as in \(0"),
+        ({"bounds": (1.0, 0.0)}, r"bounds of metric Made are \(1.0, 0.0\); they must be the least value and the larg"),
+        ({"bounds": ("0", "1")}, r"bounds of metric Made are \('0', '1'\); they must be the least value"),
+        ({"validated_as": "f_ari"}, "metric Made is validated as 'f_ari', as f_ari is; choose another name"),
     ):
         with pytest.raises(TypeError, match=sentence):
             made(**{**whole, **changes})

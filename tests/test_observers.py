@@ -1,5 +1,6 @@
 """Observers: told of everything, able to change nothing; one that raises is named and the training goes on."""
 
+import contextlib
 import csv
 import importlib.util
 import json
@@ -7,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from slotnorm.data.scenes import Scenes
 from slotnorm.errors import UserError
 from slotnorm.storage.fingerprints import fingerprint
 from slotnorm.studies.options import Training, words
+from slotnorm.training import observers as observers_module
 from slotnorm.training.experiment_file import write_experiment
 from slotnorm.training.loop import Interrupted, train
 from slotnorm.training.observers import Observer, Observers, WeightsAndBiases, make_observers, observers
@@ -89,7 +92,7 @@ def same_run(run: Run, plain: Run) -> bool:
 
 
 class Vandal(Observer, registered=False):
-    """Changes all that it is given, and every random number that there is."""
+    """Changes all that it is given, every random number that there is, and what torch computes with."""
 
     name = "vandal"
 
@@ -98,6 +101,11 @@ class Vandal(Observer, registered=False):
         np.random.seed(0)  # noqa: NPY002
         random.seed(0)
         torch.rand(10)
+        torch.set_num_threads(2 if torch.get_num_threads() == 1 else 1)
+        torch.set_grad_enabled(False)
+        torch.set_default_dtype(torch.float64)
+        torch.set_float32_matmul_precision("medium")
+        torch.use_deterministic_algorithms(True)
         numbers["loss"] = 7.0
         numbers.clear()
 
@@ -140,6 +148,62 @@ def test_an_observer_that_raises_is_named_and_does_not_end_the_training(
     assert len(calls) == 1
     assert diary.entries[-1] == ("end", 12, True)
     assert same_run(run, plain)
+
+
+def test_an_observer_that_exits_does_not_end_the_training(
+    tmp_path: Path, scenes: Scenes, plain: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Leaving(Observer, registered=False):
+        name = "leaving"
+
+        def on_step(self, step: int, numbers: dict[str, float]) -> None:
+            sys.exit("nothing\nmore")
+
+    run = train(tiny.experiment(), tmp_path, data=scenes.directory, observers=[Leaving()])
+    (said,) = [message for message in caplog.messages if "leaving" in message]
+    assert (
+        "fails at on_step (SystemExit: nothing\\nmore) and is told nothing more; the training goes on (test_obs" in said
+    )
+    assert same_run(run, plain)
+
+
+def test_an_observer_that_cannot_be_made_is_one_sentence_before_anything_starts(tmp_path: Path, scenes: Scenes) -> None:
+    class Demanding(Observer, registered=False):
+        name = "demanding"
+
+        def __init__(self, project: str) -> None: ...
+
+    class Failing(Observer, registered=False):
+        name = "failing"
+
+        def __init__(self) -> None:
+            raise OSError("no key")
+
+    class PartOfAPackage(Observer, registered=False):
+        name, package = "part", "not_installed_here.inside"
+
+    for observer, sentence in (
+        (
+            Demanding,
+            "the observer demanding cannot be made: TypeError: .* missing 1 required positional argument: 'proj",
+        ),
+        (Failing, r"the observer failing cannot be made: OSError: no key \(test_observers.py, line \d+\); mend it, or"),
+        (PartOfAPackage, "the observer part needs the package not_installed_here.inside, which is not installed"),
+    ):
+        with _registered(observer), pytest.raises(UserError, match=sentence):
+            train(tiny.experiment(), tmp_path, data=scenes.directory, observers=[observer.name])
+    assert not list(tmp_path.iterdir())
+
+
+@contextlib.contextmanager
+def _registered(observer: type[Observer]) -> Iterator[None]:
+    """Known by its name for a while."""
+    known = observers_module._registry._classes
+    known[observer.name] = observer
+    try:
+        yield
+    finally:
+        del known[observer.name]
 
 
 def test_an_observer_hears_the_end_of_a_training_that_is_stopped(tmp_path: Path, scenes: Scenes) -> None:

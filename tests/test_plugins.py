@@ -1,6 +1,8 @@
 """Classes from a file of one's own: a metric is in rows, tables, figures and the page; a start of slots trains."""
 
 import csv
+import re
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +22,7 @@ from slotnorm.training.loop import train
 from slotnorm.training.runs import Run
 
 SHARPNESS = '''
+import torch
 from slotnorm.metrics import Metric
 
 class Sharpness(Metric):
@@ -42,6 +45,13 @@ def registry() -> Iterator[None]:
     metric._registry.update(known)
     for name in [name for name in sys.modules if name.startswith("slotnorm_plugin_")]:
         del sys.modules[name]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run, with its data beside its folder."""
+    folder = tmp_path_factory.mktemp("trained")
+    return train(tiny.experiment(steps=1), folder / "runs", data=tiny.build_scenes(folder / "data", 24).directory)
 
 
 def written(folder: Path, content: str, name: str = "my_metric.py") -> str:
@@ -150,6 +160,60 @@ def test_a_score_of_another_shape_is_one_sentence(tmp_path: Path, capsys: pytest
     assert stop.value.code == 2
     said = capsys.readouterr().err.strip().splitlines()[-1]
     assert "the metric sharpness gave (16, 64), but must give a tensor with one number for each of 16 images" in said
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (
+            "[0.5] * len(comparison.masks)",
+            "the metric sharpness gave list, but must give a tensor with one number for each",
+        ),
+        ("1 / 0", "the metric sharpness fails with ZeroDivisionError: division by zero (my_metric.py, line "),
+        (
+            "comparison.masks[:, 0, 0, 0] + 0j",
+            "the metric sharpness gave (16,) torch.complex64, but must give a tensor",
+        ),
+        ("torch.empty(len(comparison.masks), device='meta')", "the metric sharpness gave (16,) torch.float32 on meta"),
+        ("torch.full((len(comparison.masks),), float('inf'))", "the metric sharpness gave an infinite score"),
+    ],
+)
+def test_a_score_that_is_none_is_one_sentence_and_loses_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], trained: Run, change: str, sentence: str
+) -> None:
+    run, data = Run.open(shutil.copytree(trained.path, tmp_path / "run")), trained.path.parents[1] / "data"
+    asked = ["eval", str(run.path), "--data", str(data), "--dataset", "toy4", "--slots", "4", "--scenes", "16"]
+    main(asked)
+    before = {path: path.read_bytes() for path in run.path.rglob("*.npz")}
+    content = re.sub("return .*", f"return {change}", SHARPNESS).replace('validated_as = "sharp"', "")
+    with pytest.raises(SystemExit) as stop:
+        main([*asked, "--plugin", written(tmp_path, content)])
+    assert stop.value.code == 2
+    assert sentence in capsys.readouterr().err.strip().splitlines()[-1]
+    assert {path: path.read_bytes() for path in before} == before
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("import sys\nsys.exit(0)", "fails with SystemExit: 0 (my_metric.py, line 2)"),
+        ("raise ValueError('two\\nlines')", "fails with ValueError: two\\nlines (my_metric.py, line 1)"),
+        (
+            "import not_installed_here",
+            "fails with ModuleNotFoundError: No module named 'not_installed_here' (my_metric",
+        ),
+        ("def (", "fails with SyntaxError: "),
+    ],
+)
+def test_a_plugin_that_fails_is_one_sentence_with_its_place(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str, sentence: str
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["metrics", "--plugin", written(tmp_path, content)])
+    assert stop.value.code == 2
+    said = capsys.readouterr().err
+    assert sentence in said
+    assert said.count("\n") == 1
 
 
 def test_metrics_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,8 +1,11 @@
 """What a user can do wrong or meet: one sentence with the value, the rule and the way out, and an exit code."""
 
 import difflib
+import os
 import re
+import traceback
 from collections.abc import Iterable
+from pathlib import Path
 
 
 class UserError(ValueError):
@@ -53,6 +56,22 @@ def closest(name: str, known: Iterable[str]) -> str | None:
 def printable(text: str) -> str:
     """The text on one line and without control characters: a file's name or a server's words may hold any."""
     return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
+
+
+def describe(error: BaseException) -> str:
+    """What code that is not ours raised: "KeyError: 'loss'"."""
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def place_of(error: BaseException) -> str:
+    """Where in a user's own code it was raised: " (my_observer.py, line 9)"; empty where only libraries are."""
+    libraries = (str(Path(__file__).parent), str(Path(os.__file__).parent), "<")
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith(libraries) and "site-packages" not in frame.filename
+    ]
+    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

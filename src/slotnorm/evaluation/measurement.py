@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from slotnorm.data.scenes import Scenes
-from slotnorm.errors import UserError
+from slotnorm.errors import UserError, describe, place_of
 from slotnorm.evaluation.label_maps import comparable_labels, count_visible
 from slotnorm.metrics import Comparison, Metric
 from slotnorm.models import SlotModel
@@ -80,7 +80,7 @@ class Measurement:
                 values[source, VISIBLE] = count_visible(comparison.true)
             metrics = [*self._by_labels, *self._by_objects, *self._by_nothing]
             for metric in (*metrics, *self._by_reconstruction) if source == "masks" else metrics:
-                values[source, metric.name] = _checked(metric, metric.score(comparison), len(inputs))
+                values[source, metric.name] = _score(metric, comparison, len(inputs))
             predictions = comparison.predictions
         return Measured(values, predictions if self.of_set else None)
 
@@ -88,7 +88,7 @@ class Measurement:
         """The metrics of the whole set by name: predictions (n, K, outputs) of the scenes at `positions`."""
         properties = {name: torch.from_numpy(values[positions]) for name, values in self.scenes.properties.items()}
         comparison = Comparison(predictions=predictions, targets=self.model.targets(properties))
-        return {metric.name: float(_checked(metric, metric.score(comparison), None)) for metric in self.of_set}
+        return {metric.name: float(_score(metric, comparison, None)) for metric in self.of_set}
 
     def _compare(
         self, inputs: Tensor, tokens: Tensor, labels: Tensor | None, objects: Tensor, noise: Tensor
@@ -120,11 +120,27 @@ def _names(metrics: Iterable[Metric]) -> list[str]:
     return [metric.name for metric in metrics]
 
 
-def _checked(metric: Metric, values: Tensor, images: int | None) -> Tensor:
-    """Refuse a score of another shape than a number for each image, or one for the set."""
+def _score(metric: Metric, comparison: Comparison, images: int | None) -> Tensor:
+    """A metric's score; one that raises, or is not a number for each image or one for the set, is refused."""
+    try:
+        values = metric.score(comparison)
+    except Exception as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(
+            f"the metric {metric.name} fails with {describe(error)}{place_of(error)}; mend it, or leave it out"
+        ) from error
     shape = () if images is None else (images,)
-    if not isinstance(values, Tensor) or tuple(values.shape) != shape:
-        gave = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
+    if not isinstance(values, Tensor) or tuple(values.shape) != shape or values.is_complex() or values.is_meta:
+        gave = _described(values) if isinstance(values, Tensor) else type(values).__name__
         wanted = "a scalar" if images is None else f"one number for each of {images} images, shape {shape}"
         raise UserError(f"the metric {metric.name} gave {gave}, but must give a tensor with {wanted}")
+    if metric.needs != "reconstruction" and values.isinf().any():  # what is rebuilt is looked at by `finite`
+        raise UserError(f"the metric {metric.name} gave an infinite score; of an image without one it must be NaN")
     return values
+
+
+def _described(values: Tensor) -> str:
+    """What a tensor is, as far as it is unlike a score's."""
+    dtype = f" {values.dtype}" if values.is_complex() or values.is_meta else ""
+    return f"{tuple(values.shape)}{dtype}{' on meta' if values.is_meta else ''}"

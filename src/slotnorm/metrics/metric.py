@@ -6,6 +6,7 @@ Evaluation, validation and reports know no metric by name that they could ask he
 import dataclasses
 import inspect
 import math
+import re
 from functools import cached_property
 from typing import Any, ClassVar, Literal, get_args
 
@@ -27,6 +28,7 @@ Direction = Literal["higher", "lower"]
 Needs = Literal["labels", "reconstruction", "properties", "objects", "nothing"]
 
 _registry: dict[str, type["Metric"]] = {}
+_TAKEN = ("visible", "loss")  # rows call so how many objects are seen, and a training what it lowers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,6 +121,7 @@ def _check(cls: type[Metric]) -> None:
             raise TypeError(
                 f"{attribute} of metric {cls.__name__} is {getattr(cls, attribute)!r}; it must be one of {choices}"
             )
+    _check_kinds(cls)
     if (cls.of == "set") != (cls.needs == "properties"):
         raise TypeError(
             f"metric {cls.__name__} is one of a {cls.of} and needs {cls.needs}; of 'set' are those that need "
@@ -127,6 +130,28 @@ def _check(cls: type[Metric]) -> None:
     if cls.name in _registry:
         taken = _registry[cls.name]
         raise TypeError(f"metric name {cls.name!r} of {cls.__name__} is taken by {taken.__module__}.{taken.__name__}")
+
+
+def _check_kinds(cls: type[Metric]) -> None:
+    """Refuse what rows, files and axes cannot hold."""
+    if not isinstance(cls.name, str) or not re.fullmatch("[a-z][a-z0-9_.@-]*", cls.name) or cls.name in _TAKEN:
+        raise TypeError(
+            f"metric {cls.__name__} has the name {cls.name!r}; it takes small letters, digits and - _ . @, and none of "
+            f"{', '.join(_TAKEN)}"
+        )
+    if not isinstance(cls.label, str) or not cls.label.strip():
+        raise TypeError(f"label of metric {cls.__name__} is {cls.label!r}; it must be a text")
+    numbers = cls.bounds if isinstance(cls.bounds, tuple) and len(cls.bounds) == 2 else ()
+    if not all(isinstance(bound, int | float) for bound in numbers) or not numbers or not numbers[0] < numbers[1]:
+        raise TypeError(
+            f"bounds of metric {cls.__name__} are {cls.bounds!r}; they must be the least value and the largest, as in "
+            "(0.0, math.inf)"
+        )
+    watched = [known for known in _registry.values() if cls.validated_as and known.validated_as == cls.validated_as]
+    if watched:
+        raise TypeError(
+            f"metric {cls.__name__} is validated as {cls.validated_as!r}, as {watched[0].name} is; choose another name"
+        )
 
 
 class _OfTables(Metric, registered=False):

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from slotnorm.errors import UserError, describe, place_of
 from slotnorm.metrics import all_metrics
 from slotnorm.report.appearance import measure
 from slotnorm.report.scores import RunScores, spread
@@ -105,6 +106,7 @@ class Figure:
 
 SectionFigure = Callable[[Section], tuple[str, str, Sequence[Sequence[Panel]]] | None]
 _section_figures: dict[str, SectionFigure] = {}
+_OTHER_FIGURES = ("background", "diagnostics")  # of a section, which are made elsewhere
 
 
 def curve(
@@ -192,8 +194,37 @@ def figures(section: Section, kept: Section | None = None) -> list[Figure]:
         labels = ", ".join(measure(metric).label for metric in metrics)
         rows = [metric_row(shown, metric) for metric in metrics]
         made.append(figure(kind, f"{labels} against slots and objects. {trained}", rows))
-    made += [figure(*content) for make in _section_figures.values() if (content := make(shown)) is not None]
+    made += [figure(*content) for make in _section_figures.values() if (content := _content(make, shown)) is not None]
+    _require_own_names([figure.name.removeprefix(f"{name} ") for figure in made])
     return [figure for figure in made if figure.rows]
+
+
+def _content(make: SectionFigure, section: Section) -> tuple[str, str, Sequence[Sequence[Panel]]] | None:
+    """What a function makes of a section; one that raises, or gives something else, is named."""
+    try:
+        if (content := make(section)) is None:
+            return None
+        name, caption, rows = content
+        panels = [panel for row in rows for panel in row]
+    except Exception as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(
+            f"the figure {make.__name__} fails with {describe(error)}{place_of(error)}; mend it, or leave it out"
+        ) from error
+    if not isinstance(name, str) or not isinstance(caption, str) or not all(isinstance(one, Panel) for one in panels):
+        raise UserError(f"the figure {make.__name__} must give its name, its caption and rows of panels, or None")
+    return content
+
+
+def _require_own_names(names: Sequence[str]) -> None:
+    """Refuse two figures of one name: one of the two files would be lost."""
+    for name in names:
+        if names.count(name) > 1 or name in _OTHER_FIGURES:
+            raise UserError(
+                f"two figures are called {name!r}; give the metric's `figure`, or what the figure's function says, "
+                "another name"
+            )
 
 
 def section_figure(make: SectionFigure) -> SectionFigure:

@@ -4,7 +4,7 @@ import importlib.util
 import sys
 from pathlib import Path
 
-from slotnorm.errors import UserError
+from slotnorm.errors import UserError, describe, place_of
 
 
 def load_plugin(path: Path) -> None:
@@ -26,9 +26,9 @@ def load_plugin(path: Path) -> None:
     sys.modules[module_name] = module  # before it runs, so that its classes can be pickled
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[module_name]
-        raise UserError(f"--plugin {path} fails with {type(error).__name__}: {error}") from error
+        raise UserError(f"--plugin {path} fails with {describe(error)}{place_of(error)}") from error
 
 
 def loaded_plugins() -> list[Path]:

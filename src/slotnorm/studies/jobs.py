@@ -9,11 +9,11 @@ import logging
 import shutil
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from slotnorm.errors import Locked, UserError
+from slotnorm.errors import Locked, UserError, describe, place_of, printable
 from slotnorm.runtime.progress import Progress
 from slotnorm.runtime.ranks import RankLost
 from slotnorm.runtime.signals import Stop
@@ -26,6 +26,7 @@ _log = logging.getLogger(__name__)
 
 CANCELLED = "cancelled by `slotnorm status --cancel`"
 _JOB = "job.json"
+_STATES = ("waiting", "running", "lost")
 _SMALLEST_ROOM = 1 << 16  # bytes below which a disk is full
 _SECONDS_BETWEEN_LOOKS = 0.5
 _REST = 4.0  # times as long as a look took: looking at thousands of runs must not be what keeps a file system busy
@@ -89,7 +90,7 @@ def complete(tasks: Sequence[Task], launcher: Launcher, what: str, retries: int 
                 pause = max(_SECONDS_BETWEEN_LOOKS, _REST * (time.monotonic() - began))
                 progress.advance(max(desk.progress - progress.done, 0), note=desk.counted)
         except BaseException:
-            desk.leave(stop.signal or signal.SIGTERM)
+            desk.give_up(stop.signal or signal.SIGTERM)
             raise
         if stop.signal:
             sentence = desk.leave(stop.signal)
@@ -140,7 +141,7 @@ class _Desk:
         """Watch the jobs that another process has given to this launcher, if the launcher still knows them."""
         known = [(entry, read_note(entry.task.path)) for entry in self.entries]
         given = [(entry, note) for entry, note in known if note is not None and self._is_ours(note)]
-        states = self.launcher.watch([note.ticket for _, note in given]) if given else []
+        states = self._watch([note.ticket for _, note in given])
         for (entry, note), state in zip(given, states, strict=True):
             if state in ("waiting", "running"):
                 entry.ticket, entry.state, entry.attempts = note.ticket, state, note.attempts
@@ -159,7 +160,7 @@ class _Desk:
                 due.append((entry, entry.task.prepare()))
             except UserError as error:  # one folder that cannot be written does not keep the others waiting
                 self._fail(entry, str(error))
-        tickets = self.launcher.submit([job for _, job in due]) if due else []
+        tickets = self._submit([job for _, job in due])
         for (entry, _), ticket in zip(due, tickets, strict=True):
             entry.ticket, entry.state, entry.attempts = ticket, "waiting", entry.attempts + 1
             entry.task.state = "running"
@@ -168,13 +169,54 @@ class _Desk:
     def look(self) -> None:
         """Ask the launcher how the jobs stand, and conclude those that have ended."""
         submitted = [(entry, entry.ticket) for entry in self.open_entries if entry.ticket is not None]
-        states = self.launcher.watch([ticket for _, ticket in submitted]) if submitted else []
+        states = self._watch([ticket for _, ticket in submitted])
         for (entry, _), state in zip(submitted, states, strict=True):
             entry.state, entry.progress = state, entry.task.progress
             if state not in ("waiting", "running"):
                 self._conclude(entry, state)
             elif self._is_overdue(entry):
                 self._finish(entry)
+
+    def _submit(self, jobs: Sequence[Job]) -> list[str]:
+        """The launcher's tickets for jobs; a launcher that gives none is refused."""
+        tickets = self._ask("submit", jobs) if jobs else []
+        if not _is_list(tickets, len(jobs), lambda ticket: isinstance(ticket, str)):
+            raise UserError(
+                f"the launcher {self.launcher.name} gave {tickets!r} for {len(jobs)} jobs; submit must give a list "
+                "with a text for each"
+            )
+        return list(tickets)
+
+    def _watch(self, tickets: Sequence[str]) -> list[State]:
+        """How jobs stand, as the launcher says; a launcher that says something else is refused."""
+        states = self._ask("watch", tickets) if tickets else []
+        if not _is_list(states, len(tickets), lambda state: state in _STATES or isinstance(state, int)):
+            raise UserError(
+                f"the launcher {self.launcher.name} said {states!r} of {len(tickets)} jobs; watch must say "
+                f"{', '.join(_STATES)} or an exit code of each"
+            )
+        return list(states)
+
+    def _ask(self, method: str, asked: Any) -> Any:
+        """Call a launcher's method; a launcher that raises is named. What its jobs have made stays."""
+        try:
+            return getattr(self.launcher, method)(asked)
+        except Exception as error:
+            if isinstance(error, UserError):
+                raise
+            raise UserError(
+                f"the launcher {self.launcher.name} fails at {method} with {describe(error)}{place_of(error)}; nothing "
+                "that was made is lost, and the same command continues"
+            ) from error
+
+    def give_up(self, number: signal.Signals) -> None:
+        """Leave after an error, which is told; one more, of the launcher, is noted and does not take its place."""
+        try:
+            self.leave(number)
+        except Exception as error:
+            _log.warning(
+                printable(f"warning: the launcher {self.launcher.name} cannot cancel its jobs: {describe(error)}")
+            )
 
     def leave(self, number: signal.Signals) -> str:
         """What becomes of the jobs when this process ends, in words."""
@@ -187,7 +229,7 @@ class _Desk:
 
     def _conclude(self, entry: _Entry, state: State) -> None:
         """Read what a job that ended has left."""
-        told = self.launcher.explain(entry.ticket or "")
+        told = self._ask("explain", entry.ticket or "")
         note = read_note(entry.task.path)
         is_cancelled = note is not None and note.state == "cancelled" and note.ticket == entry.ticket
         entry.ticket, entry.state = None, "waiting"
@@ -201,7 +243,8 @@ class _Desk:
         elif state not in (0, "lost", RankLost.exit_code):
             self._fail(entry, told or f"exit code {state}: {_last_line(entry.task.path / 'log.txt')}")
         elif entry.attempts > self.retries:
-            lost = f"it was lost {entry.attempts} times by {self.launcher.name}"
+            times = "once" if entry.attempts == 1 else f"{entry.attempts} times"
+            lost = f"it was lost {times} by {self.launcher.name}"
             self._fail(entry, f"{lost}: {told}" if told else lost)
         else:
             entry.task.state = "waiting"
@@ -233,6 +276,10 @@ class _Desk:
 
     def _is_ours(self, note: "JobNote") -> bool:
         return note.on == self.launcher.name and note.state == "submitted"
+
+
+def _is_list(given: Any, length: int, is_right: Callable[[Any], bool]) -> bool:
+    return isinstance(given, list | tuple) and len(given) == length and all(map(is_right, given))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,14 +4,15 @@ Observers see copies of numbers and pictures, never the model: none of them can 
 that raises does not end a training. This page needs no torch.
 """
 
+import contextlib
 import importlib.util
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from slotnorm.errors import UserError, nearest
+from slotnorm.errors import UserError, describe, nearest, place_of, printable
 from slotnorm.runtime.registry import Registry
 from slotnorm.storage import files
 from slotnorm.storage.seals import digest
@@ -85,15 +86,38 @@ class Observers:
         for observer in list(self._observers):
             own = [dict(fact) if isinstance(fact, dict) else fact for fact in facts]
             try:
-                getattr(observer, f"on_{event}")(*own)
-            except Exception as error:
+                with _settings_kept():
+                    getattr(observer, f"on_{event}")(*own)
+            except (Exception, SystemExit) as error:
                 if observer.is_essential:
                     raise
                 self._observers.remove(observer)
-                _log.warning(
-                    f"warning: the observer {observer.name} fails at on_{event} ({type(error).__name__}: {error}) and "
-                    "is told nothing more; the training goes on"
+                sentence = (
+                    f"warning: the observer {observer.name} fails at on_{event} ({describe(error)}) and is told "
+                    f"nothing more; the training goes on{place_of(error)}"
                 )
+                _log.warning(printable(sentence))
+
+
+@contextlib.contextmanager
+def _settings_kept() -> Iterator[None]:
+    """What torch computes with is afterwards as it was: each of these would change bits of the weights, or end it."""
+    import torch
+
+    settings = (
+        (torch.get_num_threads, torch.set_num_threads),
+        (torch.is_grad_enabled, torch.set_grad_enabled),
+        (torch.get_default_dtype, torch.set_default_dtype),
+        (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+        (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
+    )
+    before = [ask() for ask, _ in settings]
+    try:
+        yield
+    finally:
+        for (ask, change), value in zip(settings, before, strict=True):
+            if ask() != value:
+                change(value)  # type: ignore[operator]
 
 
 def observers() -> dict[str, type[Observer]]:
@@ -112,7 +136,7 @@ def make_observers(asked: Sequence[str | Observer]) -> list[Observer]:
     for wanted in dict.fromkeys(asked):
         if not isinstance(wanted, str | Observer):
             raise UserError(f"{wanted!r} is neither an Observer nor the name of one; {nearest('', _registry.all())}")
-        made.append(_registry.find(wanted)() if isinstance(wanted, str) else wanted)
+        made.append(_make(_registry.find(wanted)) if isinstance(wanted, str) else wanted)
         _require_package(made[-1])
     return made
 
@@ -123,8 +147,21 @@ def require_observers(names: Sequence[str]) -> None:
         _require_package(_registry.find(name))
 
 
+def _make(observer: type[Observer]) -> Observer:
+    _require_package(observer)
+    try:
+        return observer()
+    except Exception as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(
+            f"the observer {observer.name} cannot be made: {describe(error)}{place_of(error)}; mend it, or leave it out"
+        ) from error
+
+
 def _require_package(observer: Observer | type[Observer]) -> None:
-    if observer.package is not None and importlib.util.find_spec(observer.package) is None:
+    top = (observer.package or "").partition(".")[0]  # a part of a package is there where the package is
+    if top and importlib.util.find_spec(top) is None:
         raise UserError(
             f"the observer {observer.name} needs the package {observer.package}, which is not installed: "
             f"pip install '{observer.install or observer.package}'"
