@@ -106,7 +106,7 @@ class Figure:
 
 SectionFigure = Callable[[Section], tuple[str, str, Sequence[Sequence[Panel]]] | None]
 _section_figures: dict[str, SectionFigure] = {}
-_OTHER_FIGURES = ("background", "diagnostics")  # of a section, which are made elsewhere
+_OTHER_FIGURES = ("background", "count", "diagnostics")  # of a section, which are made elsewhere
 
 
 def curve(
