@@ -330,6 +330,23 @@ def test_a_section_says_what_is_not_as_registered() -> None:
     assert section.changes == (f"recipe.steps 20 instead of {experiment('toy').recipe.steps}",)
 
 
+def test_a_field_that_documents_leave_out_at_its_default_is_said_where_sections_differ() -> None:
+    from slotnorm.experiments import experiment
+    from slotnorm.storage.serialization import to_document
+
+    registered = experiment("toy")
+    learned = dataclasses.replace(registered, recipe=dataclasses.replace(registered.recipe, initialization="learned"))
+    runs = [
+        run_scores(name=name, facts={"experiment": to_document(asked)})
+        for name, asked in (("a", registered), ("b", learned))
+    ]
+    gaussian, other = divide(runs)
+    assert gaussian.changes == ()
+    assert gaussian.title == "toy (recipe.initialization gaussian)"
+    assert other.title == "toy (recipe.initialization learned)"
+    assert other.changes == ("recipe.initialization learned instead of gaussian",)
+
+
 def test_an_empty_curve_has_no_points() -> None:
     assert curve([], "f_ari", "clevr6").x.size == 0
     found: Curve = curve([run_scores()], "ap@1", "clevr6")

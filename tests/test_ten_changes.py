@@ -64,6 +64,7 @@ import dataclasses
 import subprocess
 from typing import ClassVar
 
+from slotnorm.report.claims.vocabulary import Decision, claim
 from slotnorm.report.curves import metric_row, section_figure
 from slotnorm.studies.launchers import Launcher
 from slotnorm.training.observers import Observer
@@ -110,6 +111,11 @@ class OneByOne(Launcher):
         pass
 
 
+@claim(31, "clevr-6-7", "sharper masks", sentence="it is said", rule="At the training K, of every normalization.")
+def sharper(scores):
+    yield "masks are sharp", lambda: Decision(None, "nobody has looked")
+
+
 @section_figure
 def sharpness_again(section):
     """A figure like one of ours, under another name."""
@@ -117,8 +123,8 @@ def sharpness_again(section):
 '''
 
 
-def test_six_kinds_of_change_work_together_from_plugins(tmp_path: Path) -> None:
-    """A normalization, a start of slots, a metric, an observer, a launcher and a figure, in two files."""
+def test_seven_kinds_of_change_work_together_from_plugins(tmp_path: Path) -> None:
+    """A normalization, a start of slots, a metric, an observer, a launcher, a figure and a claim, in two files."""
     data = tiny.build_scenes(tmp_path / "data", 24).directory
     (tmp_path / "of_the_model.py").write_text(OF_THE_MODEL)
     (tmp_path / "of_the_study.py").write_text(OF_THE_STUDY)
@@ -151,6 +157,7 @@ def test_six_kinds_of_change_work_together_from_plugins(tmp_path: Path) -> None:
     assert len(list((out / "figures").glob("*-again.svg"))) == 1
     assert "Sharpness, drawn by a plugin." in (out / "report.md").read_text()
     assert "Sharpness, drawn by a plugin." in (out / "index.html").read_text()
+    assert "| 31 | clevr-6-7 | sharper masks |" in (out / "claims.md").read_text()
 
 
 def test_the_table_of_ten_changes_names_files_that_exist_and_at_most_two() -> None:

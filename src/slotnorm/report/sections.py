@@ -7,11 +7,11 @@ from functools import cached_property
 from typing import Any
 
 from slotnorm import experiments
-from slotnorm.config import SLOTS_FACTOR
+from slotnorm.config import SLOTS_FACTOR, Experiment
 from slotnorm.errors import UserError
 from slotnorm.report.appearance import ordered
 from slotnorm.report.scores import RunScores
-from slotnorm.storage.serialization import differences, to_document
+from slotnorm.storage.serialization import differences, from_document, to_document
 
 _PAPER_HIGH_SLOTS = 21  # of the paper's pictures
 
@@ -160,7 +160,7 @@ def _section(shared: dict[str, Any], runs: list[RunScores], groups: Sequence[tup
             raise UserError(f"{places} are both {shared['name']} with {run.norm} and seed {run.seed}; give one of them")
     name = str(shared["name"])
     others = [other for other, _ in groups if other["name"] == name and other is not shared]
-    apart = {field: old for other in others for field, old, _ in differences(shared, other)}
+    apart = {field: old for other in others for field, old, _ in _differences(shared, other)}
     title = name + (f" ({', '.join(f'{field} {value}' for field, value in apart.items())})" if apart else "")
     study = experiments.studies().get(name)
     order = ordered(run.norm for run in runs)
@@ -174,8 +174,17 @@ def _changes(study: experiments.Study, shared: dict[str, Any]) -> tuple[str, ...
     registered = to_document(study.experiment)
     if shared.keys() < registered.keys() - {"norm", "seed"}:  # rows that do not say their experiment
         registered = {name: registered[name] for name in shared}
-    changed = [change for change in differences(registered, shared) if change[0] not in ("norm", "seed")]
+    changed = [change for change in _differences(registered, shared) if change[0] not in ("norm", "seed")]
     return tuple(f"{field} {new} instead of {old}" for field, old, new in changed)
+
+
+def _differences(old: dict[str, Any], new: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Where two experiments differ; what a document leaves out, since it is at its default, is said."""
+    try:
+        whole = [from_document(Experiment, {"norm": "weighted_mean", "seed": 0, **document}) for document in (old, new)]
+    except UserError:  # rows say less than an experiment, or name what only a plugin knows
+        return differences(old, new)
+    return differences(*(to_document(experiment, complete=True) for experiment in whole))
 
 
 def _sets(name: str, runs: Sequence[RunScores]) -> tuple[str, ...]:
