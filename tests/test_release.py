@@ -25,7 +25,7 @@ slots, attention = attend(torch.ones(1, 4, 8), num_slots=2)
 reveal_type(slots)
 model = sn.load("toy-batch_norm")
 reveal_type(model)
-reveal_type(model(torch.ones(1, 3, 24, 24), num_slots=12).masks)
+reveal_type(model(torch.ones(1, 3, 32, 32), num_slots=12).masks)
 reveal_type(sn.foreground_ari(torch.zeros(1, 2, 2), torch.zeros(1, 2, 2)))
 attend(torch.ones(1, 4, 8), num_slot=2)
 """

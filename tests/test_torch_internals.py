@@ -2,6 +2,7 @@
 
 import re
 import runpy
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,19 @@ def test_a_torch_that_is_too_old_is_one_sentence(monkeypatch):
     monkeypatch.setattr(torch, "__version__", "2.5.1+cpu")
     with pytest.raises(ImportError, match=r"^slotnorm needs torch 2.6 or newer, this is 2.5.1\+cpu: pip"):
         runpy.run_path(torch_internals.__file__)
+
+
+def test_a_torch_that_is_newer_than_the_tests_is_one_sentence_and_no_refusal(monkeypatch, caplog):
+    monkeypatch.setattr(torch, "__version__", "2.14.0.dev20260801")
+    runpy.run_path(torch_internals.__file__)
+    (said,) = caplog.messages
+    assert said.startswith("torch 2.14.0.dev20260801 is newer than 2.13, the newest that slotnorm was tested with; ")
+
+
+def test_the_sentences_name_the_bounds_that_pip_enforces():
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    (bounds,) = (line for line in project["dependencies"] if line.startswith("torch>"))
+    assert Path(torch_internals.__file__).read_text().count(f"pip install '{bounds}'") == 2
 
 
 def test_the_softmax_gradient_is_the_same_without_its_kernel(monkeypatch):

@@ -6,6 +6,7 @@ with the layer.
 """
 
 import importlib
+import logging
 import math
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -13,8 +14,14 @@ from functools import cache
 import torch
 from torch import Tensor
 
-if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6):
+_VERSION = tuple(map(int, torch.__version__.split(".")[:2]))
+if _VERSION < (2, 6):
     raise ImportError(f"slotnorm needs torch 2.6 or newer, this is {torch.__version__}: pip install 'torch>=2.6,<2.14'")
+if _VERSION >= (2, 14):  # installed over the bound; it will most likely do
+    logging.getLogger(__name__).warning(
+        f"torch {torch.__version__} is newer than 2.13, the newest that slotnorm was tested with; if something fails: "
+        "pip install 'torch>=2.6,<2.14'"
+    )
 
 ADAM = importlib.import_module("torch.optim.adam")  # torch.optim deletes the attribute
 
