@@ -13,12 +13,15 @@ import tiny
 from own_pictures import draw, write_pictures
 from slotnorm.cli.verbs import main
 from slotnorm.errors import UserError
+from slotnorm.evaluation.familiarity import validation_error
 from slotnorm.evaluation.label_maps import labels_in_tiles, scaled_labels
 from slotnorm.metrics.object_count import MOST_BORDER, SMALLEST, needed
-from slotnorm.models import weights
+from slotnorm.models import parts, weights
 from slotnorm.models.building import build
 from slotnorm.report.safe_names import folder_name
 from slotnorm.report.segmenter import Segmenter
+from slotnorm.runtime.randomness import slot_noise
+from slotnorm.training.loop import train
 
 PICTURE = np.asarray(draw(3)[0])
 
@@ -194,3 +197,63 @@ def test_names_keep_the_letters_of_every_script_and_nothing_that_harms():
     assert folder_name("u\u0308ber") == "über"
     assert folder_name("a\"b'c\nd/e\\f") == "a-b-c-d-e-f"
     assert folder_name("../..") == "unnamed"
+
+
+# ---------------------------------------------------------------------------------------------------- familiarity
+
+
+def trained_with(error: float | None):
+    """A model whose file says this squared error of its validation."""
+    model = build(tiny.experiment())
+    model.trained = 10, {"validation": {} if error is None else {f"l2@{model.experiment.slots}": error, "ari@4": 0.5}}
+    return model
+
+
+def rebuilding_error(model) -> float:
+    with torch.inference_mode():
+        inputs = model.prepare(torch.from_numpy(Segmenter(model)._prepared(Image.fromarray(PICTURE)).copy())[None])
+        noise = torch.from_numpy(slot_noise(0, "segment", [(model.experiment.slots,)], model.experiment.slots, 8))
+        return float((model(inputs, noise=noise).reconstruction - inputs).square().mean())
+
+
+def test_a_picture_that_is_rebuilt_far_worse_than_in_validation_is_warned_of_once(caplog):
+    error = rebuilding_error(trained_with(None))
+    far = trained_with(error / 20)
+    made = list(sn.segment([PICTURE, PICTURE], far, slots=6))
+    assert len(made) == 2
+    assert [record.message for record in caplog.records] == [
+        "note: a picture is rebuilt with 20 times the error of the model's validation, so it is far from what the "
+        "model was trained on and its masks may mean little: train on pictures of its kind (docs/your-images.md); this "
+        "is said once"
+    ]
+    caplog.clear()
+    for error_of_validation in (error, error / 10, None, 0.0):
+        sn.segment(PICTURE, trained_with(error_of_validation), slots=6)
+    assert not caplog.records
+
+
+def test_masks_do_not_depend_on_what_the_model_is_known_to_rebuild(model):
+    other = trained_with(1e-9)
+    other.load_state_dict(model.state_dict())
+    assert np.array_equal(sn.segment(PICTURE, other, slots=6).masks, sn.segment(PICTURE, model, slots=6).masks)
+
+
+def test_a_run_knows_its_error_in_validation_also_from_its_folder(tmp_path):
+    scenes = tiny.build_scenes(tmp_path / "data", 24)
+    run = train(tiny.experiment(steps=4), tmp_path / "runs", data=scenes.directory)
+    model = sn.load(run.path)
+    assert validation_error(model) == run.validation()[f"l2@{run.experiment.slots}"]
+    assert validation_error(sn.load(run.export(tmp_path / "a.safetensors"))) == validation_error(model)
+
+
+def test_values_a_little_outside_the_range_of_training_are_mentioned_once(model, caplog):
+    parts._mention_range.cache_clear()
+    images, model = torch.linspace(0, 1, 192).view(1, 3, 8, 8), model.eval()
+    model(2 * images - 1, num_slots=3)
+    assert not caplog.records
+    for _ in range(2):
+        model(3 * images - 1, num_slots=3)
+    assert [record.message for record in caplog.records] == [
+        "note: images have values outside [-1, 1], the range that models are trained on: scale them, as by 2 * images "
+        "- 1 where they lie in [0, 1]; this is said once"
+    ]

@@ -1,5 +1,7 @@
 """What the models share: the result, the facade, position embeddings and initial values."""
 
+import functools
+import logging
 import math
 import warnings
 from collections.abc import Iterable, Mapping
@@ -16,6 +18,8 @@ from slotnorm.errors import UserError, nearest
 from slotnorm.initialization import refusal
 from slotnorm.metrics import squared_error
 from slotnorm.slot_attention import SlotAttention
+
+_log = logging.getLogger(__name__)
 
 
 class Decomposition(NamedTuple):
@@ -263,11 +267,15 @@ def check_input(inputs: Tensor, shape: tuple[int, ...], kind: str, way_out: str)
         raise UserError(f"{kind} are {inputs.dtype}; this model takes floating point: {way_out}")
 
 
+_EDGE = 1.01  # what rounding and the overshoot of a resize filter may give
 _FAR = 5.0  # of values that should lie in [-1, 1]: beyond what any usual way to standardise images gives
 
 
 def warn_of_range(images: Tensor) -> None:
-    """Warn of images whose values are far outside [-1, 1], as those of 0 to 255; only where looking costs nothing."""
+    """Warn of images with values outside [-1, 1], as those of 0 to 255; only where looking costs nothing.
+
+    Those a little outside, as of images that were standardised, are logged, and once.
+    """
     if torch.compiler.is_compiling() or images.device.type != "cpu":
         return
     least, most = (float(value) for value in images.detach().aminmax())
@@ -276,3 +284,14 @@ def warn_of_range(images: Tensor) -> None:
             f"images go from {least:g} to {most:g}, but the model was trained on [-1, 1]: scale them, as by "
             "images / 127.5 - 1 where they are bytes", stacklevel=2,
         )  # fmt: skip
+    elif max(-least, most) > _EDGE:
+        _mention_range()
+
+
+@functools.cache
+def _mention_range() -> None:
+    """Once in a process."""
+    _log.warning(
+        "note: images have values outside [-1, 1], the range that models are trained on: scale them, as by "
+        "2 * images - 1 where they lie in [0, 1]; this is said once"
+    )

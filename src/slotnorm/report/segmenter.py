@@ -7,6 +7,7 @@ the seed and the number of slots alone: the same command gives the same files.
 
 import io
 import json
+import logging
 import re
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -26,6 +27,7 @@ from slotnorm.data.backbones import FrozenBackbone
 from slotnorm.data.image_files import ENDINGS, is_of_system, read_image
 from slotnorm.data.resize import method_of, resize
 from slotnorm.errors import UserError, printable
+from slotnorm.evaluation.familiarity import FAR, times_validation
 from slotnorm.evaluation.label_maps import as_maps, labels_in_tiles, scaled_labels
 from slotnorm.metrics import count_objects
 from slotnorm.metrics.object_count import needed
@@ -36,6 +38,8 @@ from slotnorm.runtime import randomness
 from slotnorm.runtime.progress import Progress
 from slotnorm.storage import files
 from slotnorm.storage.fingerprints import fingerprint
+
+_log = logging.getLogger(__name__)
 
 MOST_SLOTS = 256  # a label map has 8 bits
 AUTO = "auto"
@@ -72,6 +76,7 @@ class Segmenter:
         if not 1 <= num_slots <= MOST_SLOTS:
             raise UserError(f"{num_slots} slots are not possible: a label map of 8 bits takes 1 to {MOST_SLOTS}")
         self.model, self.num_slots, self.seed = model.eval(), num_slots, seed
+        self._warned = False
         self.backbone = _checked_backbone(model, backbone)
         if self.backbone:
             self.backbone.to(model.device)
@@ -99,7 +104,10 @@ class Segmenter:
         noise = randomness.slot_noise(self.seed, "segment", keys, self.num_slots, self.model.slot_attention.dim)
         with torch.inference_mode():
             on_device = torch.from_numpy(noise).to(self.model.device)
-            made = self.model(self._inputs(pixels), noise=on_device, reconstruct=False)
+            inputs = self._inputs(pixels)
+            tokens = self.model.encode(inputs)
+            made = self.model.decompose(tokens, noise=on_device, reconstruct=False)
+            self._warn_of_unfamiliar(inputs, tokens)
             masks = as_maps(made.masks).cpu().float()
             masses = made.attention[0].cpu().double().sum(dim=1)
             kept = needed(masks)[0] if self.auto else torch.ones(self.num_slots, dtype=torch.bool)
@@ -110,6 +118,17 @@ class Segmenter:
             image, labels.numpy(), masses[kept].numpy(), made.attention.shape[-1], self.size, masks[0, kept].numpy(),
             count, numbers,
         )  # fmt: skip
+
+    def _warn_of_unfamiliar(self, inputs: Tensor, tokens: Tensor) -> None:
+        """Say once that a picture is far from those that the model was trained on."""
+        if self._warned or (times := times_validation(self.model, inputs, tokens, self.seed)) is None or times < FAR:
+            return
+        self._warned = True
+        _log.warning(
+            f"note: a picture is rebuilt with {times:.0f} times the error of the model's validation, so it is far from "
+            "what the model was trained on and its masks may mean little: train on pictures of its kind "
+            "(docs/your-images.md); this is said once"
+        )
 
     def _prepared(self, image: Image.Image) -> NDArray[np.uint8]:
         """The picture as training's were: at the model's size, or as it is where the backbone scales."""

@@ -40,6 +40,8 @@ def _of_run(path: Path) -> SlotModel:
     if exported and not run.checkpoints.is_dir():
         return _read(exported[0])
     model = run.model()
+    step, facts = model.trained or (0, {})
+    model.trained = step, {**facts, "validation": run.validation()}  # which a checkpoint's weights do not hold
     if not (standing := run.standing()).finished:
         _log.info(f"note: {path} is {standing}; its newest whole checkpoint is used")
     return model
