@@ -16,8 +16,10 @@ from slotnorm.data import Scenes
 from slotnorm.data.folder import convert
 from slotnorm.errors import UserError
 from slotnorm.evaluation.rows import Rows
+from slotnorm.models import weights
+from slotnorm.models.building import build
 from slotnorm.studies.own import fit_to_features, fit_to_images
-from slotnorm.studies.run_evaluation import plan_evaluations
+from slotnorm.studies.run_evaluation import plan_evaluations, read_judgement
 from slotnorm.training.experiment_scenes import training_scenes, validation_scenes
 from slotnorm.training.loop import train
 from slotnorm.training.run_data import remembered
@@ -57,6 +59,14 @@ def test_a_folder_of_pictures_is_learned_evaluated_and_reported_without_masks(tm
     text = (tmp_path / "report" / "report.md").read_text() + (tmp_path / "report" / "index.html").read_text()
     assert "-1 objects" not in text
     assert "at most 0 objects" not in text
+    for words in ("0 to 255 objects", "In the paper: your pictures", "stand-in: your pictures", "Not as registered",
+                  "no runs of weighted"):  # fmt: skip
+        assert words not in text, words
+    judged, used = read_judgement(run.path), run.validation()["in_use@3"]
+    numbers = [f"{judged[name]:.2f}" for name in ("moving", "sharing", "coherence")]
+    assert f"{' | '.join(numbers)} | {used:.2f} of 3 |" in text
+    assert f"<td>{'</td><td>'.join(numbers)}</td><td>{used:.2f} of 3</td>" in text
+    assert text.count("Is it working?") >= 2
 
 
 def test_pictures_with_masks_are_scored_by_them(tmp_path, capsys):
@@ -276,3 +286,86 @@ def test_an_experiment_of_before_sources_were_remembered_is_still_read(tmp_path)
     assert "source" not in json.loads((run.path / "experiment.json").read_text())
     assert Run.open(run.path).source is None
     assert train(tiny.experiment(steps=14), tmp_path / "runs", data=folder).source == folder
+
+
+# ------------------------------------------------------------------------------------------------ a messy folder
+
+ODD_NAMES = ('it\'s "quoted".png', "two\nlines.png", "<b>&amp;.png", "-rf.png", "$(x) `y`.png", "\x1b[31mred.png")
+
+
+def write_messy(folder: Path) -> Path:
+    """Pictures that can be used, of every odd kind and name, in a folder with an odd name."""
+    folder.mkdir()
+    for number in range(4):
+        draw(number)[0].save(folder / f"{number}.png")
+    picture = draw(20)[0]
+    for name in ODD_NAMES:
+        picture.save(folder / name)
+    picture.resize((9, 7)).save(folder / "smaller than the model.png")
+    picture.resize((1, 1)).save(folder / "one pixel.png")
+    picture.resize((300, 3)).save(folder / "long.png")
+    Image.fromarray(np.asarray(picture.convert("L")).astype(np.uint16) * 257).save(folder / "sixteen bits.png")
+    picture.convert("CMYK").save(folder / "cmyk.jpg")
+    exif = Image.Exif()
+    exif[0x112] = 6  # turned by a quarter
+    picture.save(folder / "rotated.jpg", exif=exif)
+    for mode in ("P", "1", "RGBA"):
+        picture.convert(mode).save(folder / f"{mode}.png")
+    return folder
+
+
+def test_odd_pictures_and_names_go_all_the_way(tmp_path, capsys):
+    photos, masks = write_messy(tmp_path / 'it\'s "my\nown" | `x` <b>'), tmp_path / "masks"
+    num = len(list(photos.iterdir()))
+    run = train_own(photos, tmp_path / "runs")
+    assert run.scenes + run.experiment.recipe.validation_scenes == num
+    main(["data", "folder", "--from", str(photos), "--size", "16", "--out", str(tmp_path / "set")])
+    assert len(Scenes.open(tmp_path / "set")) == num
+    capsys.readouterr()
+    main(["segment", str(photos), "--run", str(run.path), "--out", str(masks)])
+    said = capsys.readouterr()
+    assert len(said.out.splitlines()) == num
+    assert "\x1b" not in said.out + said.err
+    assert "two\nlines" not in said.out + said.err
+    assert len(list(masks.iterdir())) == num
+    assert "rotated.jpg: 40x48" in said.out
+    record = json.loads((masks / "two-lines" / "slots.json").read_text())
+    assert record["image"] == "two\nlines.png"
+    main(["eval", str(run.path), "--slots", "3"])
+    main(["report", str(run.path), "--out", str(tmp_path / "report"), "--no-models"])
+    (line,) = [
+        line for line in (tmp_path / "report" / "report.md").read_text().splitlines() if "slotnorm train" in line
+    ]
+    assert line.startswith("| own-weighted")
+    assert line.endswith("` |")
+
+
+def test_pictures_that_cannot_be_segmented_are_named_and_the_others_are_done(tmp_path, capsys):
+    photos = write_pictures(tmp_path / "photos", num=2)
+    spoil(photos)
+    (photos / 'evil\nname".png').write_bytes(b"I am an image")
+    run = build_and_export(tmp_path)
+    sentence = refusal(capsys, "segment", photos, "--run", run, "--out", tmp_path / "masks")
+    assert sentence.startswith("slotnorm: 4 of 6 images could not be segmented: ")
+    for words in ("animated.gif is a GIF file, which is not read; save it as PNG or JPEG (of an animation, the frame",
+                  "claims.png cannot be decoded", "pages.tiff holds 2 pictures", 'evil\\nname".png can'):  # fmt: skip
+        assert words in sentence
+    assert len(list((tmp_path / "masks").iterdir())) == 2
+
+
+def build_and_export(folder: Path) -> Path:
+    """The file of a small model that was never trained."""
+    experiment = tiny.experiment()
+    made = weights.Weights(dict(build(experiment).state_dict()), experiment, 0, {})
+    (folder / "model.safetensors").write_bytes(weights.pack(made))
+    return folder / "model.safetensors"
+
+
+def test_masks_of_another_size_are_one_sentence_and_leave_nothing(tmp_path, capsys):
+    photos = write_masked(tmp_path / "photos", num=6)
+    Image.new("L", (7, 9)).save(photos / "masks" / "03.png")
+    sentence = refusal(capsys, "train", "own", "--data", photos, "--into", tmp_path / "runs", *SMALL)
+    assert "03.png" in sentence
+    assert not (tmp_path / "runs" / "own-weighted_sum-1").exists()
+    assert "03.png" in refusal(capsys, "data", "folder", "--from", photos, "--size", "16", "--out", tmp_path / "set")
+    assert not (tmp_path / "set").exists()

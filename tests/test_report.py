@@ -77,9 +77,10 @@ def test_a_report_of_trained_runs_has_everything(trained: Path, reported: tuple[
         "figures/toy-diagnostics.svg", "pictures/toy-4-slots.png", "pictures/toy-12-slots.png",
         "pictures/toy-over-slots.png", "figures/toy-background.svg", "figures/toy-background.png",
         "tables/toy-background.md", "tables/toy-background.tex", "tables/toy-background.csv",
+        "figures/toy-count.svg", "figures/toy-count.pdf", "tables/toy-count.md", "tables/toy-count.tex",
     } <= set(written)  # fmt: skip
     pictures = [line for line in written["report.md"].decode().splitlines() if line.startswith("![")]
-    assert len(pictures) == 10
+    assert len(pictures) == 11
     assert all(line.split("](")[1].rstrip(")") in written for line in pictures)
     with Image.open(io.BytesIO(written["pictures/toy-12-slots.png"])) as picture:
         assert picture.size == (96 + 3 * 136 + 12, 26 + 6 * 136 + 2 * 12 + 4)  # input, two variants; three scenes

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from slotnorm.report import count_figure
+from slotnorm.report import count_figure, label_free
 from slotnorm.report.appearance import fixed, looks
 from slotnorm.report.background_figure import TITLE, Background
 from slotnorm.report.claims import vocabulary
@@ -16,6 +16,7 @@ from slotnorm.report.drawing.forest_figure import forests
 from slotnorm.report.effects import WITHOUT_FAILED, Effect
 from slotnorm.report.effects import to_markdown as effects_to_markdown
 from slotnorm.report.safe_names import markdown as escaped
+from slotnorm.report.safe_names import one_line
 from slotnorm.report.tables import to_markdown
 
 
@@ -155,6 +156,7 @@ def _section(contents: SectionContents, choice: Choice) -> list[str]:
     labels = looks(section.norms)
     shown = ", ".join(f"{escaped(labels[norm].label)} {count}" for norm, count in contents.failures.items())
     lines += [f"Runs that did not fail: {shown}.", ""]
+    lines += _label_free(contents)
     results = contents.results
     for which, some in (("", results.figures), (" (without failed runs)", results.figures_without_failed or ())):
         for figure in some:
@@ -180,6 +182,16 @@ def _section(contents: SectionContents, choice: Choice) -> list[str]:
     lines += _excluded_scenes(contents)
     lines += [*(f"- {escaped(note)}" for note in contents.notes), ""] if contents.notes else []
     return lines
+
+
+def _label_free(contents: SectionContents) -> list[str]:
+    """What masks alone tell, where the scenes have no true ones."""
+    found = label_free.verdicts(contents.section)
+    if not found:
+        return []
+    lines = [f"### {label_free.TITLE}", "", label_free.WORDS, "", f"| run | {' | '.join(label_free.COLUMNS)} |"]
+    lines.append("|---" * (1 + len(label_free.COLUMNS)) + "|")
+    return [*lines, *(f"| {' | '.join(map(escaped, (verdict.run, *verdict.cells)))} |" for verdict in found), ""]
 
 
 def _figure(contents: SectionContents, figure: Figure, which: str, choice: Choice) -> list[str]:
@@ -258,7 +270,7 @@ def _provenance(report: Report) -> list[str]:
         )
         reason = (entry["binding"] or {}).get("reason", "")
         judged = {True: f"yes: {reason}", False: "no", None: "not asked"}[entry["failed"]]
-        command = str(entry["command"] or "").replace("`", "").replace("|", "")
+        command = one_line(entry["command"] or "").replace("`", "").replace("|", "")
         cells = [escaped(entry["run"]), entry["step"] or "", str(entry["weights"])[:12], sets, escaped(judged)]
         lines.append(f"| {' | '.join(map(str, cells))} | {f'`{command}`' if command else ''} |")
     versions = {json_like for entry in report.provenance if (json_like := _versions(entry["versions"] or {}))}

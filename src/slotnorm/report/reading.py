@@ -130,6 +130,8 @@ def _read_run(folder: Path, notes: list[str], keep: Keep | None) -> RunScores | 
     if keep is not None:
         keep(facts["path"], rows)
     judged = _read_binding(folder)
+    if not any(metric == "f_ari" for _, _, metric in scores.tallies) and is_run(folder):
+        facts["validation"] = Run.open(folder).validation()  # what was measured without labels
     return dataclasses.replace(scores, failed=judged.get("failed"), facts={**facts, "binding": judged})
 
 
@@ -259,7 +261,7 @@ def _notes(section: Section) -> list[str]:
             "--plugin."
         )
     planned = experiments.studies().get(section.study)
-    if planned:
+    if planned and section.study != experiments.OWN:
         missing = [norm for norm in planned.norms if norm not in {run.norm for run in section.runs}]
         if missing:
             notes.append(f"{section.title}: no runs of {', '.join(missing)} yet.")

@@ -166,6 +166,8 @@ def _section(shared: dict[str, Any], runs: list[RunScores], groups: Sequence[tup
     order = ordered(run.norm for run in runs)
     runs = sorted(runs, key=lambda run: (order.index(run.norm), run.seed))
     where, changes = (study.where, _changes(study, shared)) if study else ("", ())
+    if name == experiments.OWN:  # no study of the paper, and its pictures decide how it is trained
+        where, changes = "", ()
     return Section(title, name, tuple(runs), sets=_sets(name, runs), where=where, changes=changes)
 
 

@@ -24,7 +24,7 @@ from slotnorm import __version__
 from slotnorm.config import SLOTS_FACTOR
 from slotnorm.data.any_picture import to_picture
 from slotnorm.data.backbones import FrozenBackbone
-from slotnorm.data.image_files import ENDINGS, is_of_system, read_image
+from slotnorm.data.image_files import ENDINGS, PICTURES_OF_OTHERS, is_of_system, read_image
 from slotnorm.data.resize import method_of, resize
 from slotnorm.errors import UserError, printable
 from slotnorm.evaluation.familiarity import FAR, times_validation
@@ -186,7 +186,7 @@ def segment_files(source: str | Path, segmenter: Segmenter, out: str | Path) -> 
                 yield _segment_one(path, segmenter, out / name)
             except UserError as error:
                 failures.append(str(error))
-            progress.advance(note=path.name)
+            progress.advance(note=printable(path.name))
     if failures:
         raise UserError(f"{len(failures)} of {len(images)} images could not be segmented: {'; '.join(failures)}")
 
@@ -245,7 +245,8 @@ def _cut_out(found: Segmentation, slot: dict[str, Any]) -> Image.Image:
 def _images(source: Path) -> list[Path]:
     if source.is_dir():
         entries = (path for path in source.iterdir() if not is_of_system(path))
-        found = sorted(path for path in entries if path.suffix.lower() in ENDINGS and path.is_file())
+        pictures = (*ENDINGS, *PICTURES_OF_OTHERS)  # those that are not read are named with the others that fail
+        found = sorted(path for path in entries if path.suffix.lower() in pictures and path.is_file())
         if not found:
             raise UserError(f"{source} holds no image; those that end in {', '.join(ENDINGS)} are read")
         return found

@@ -5,9 +5,9 @@ from slotnorm.report.page.markup import Markup, element, joined
 from slotnorm.report.page.parts import Draft
 
 _CHAPTERS = (
-    opening.what_is_a_slot, opening.what_is_scored, opening.what_is_compared, results.more_slots, results.effect,
-    results.more_objects, results.reconstruction, results.properties, results.background, results.counting,
-    results.other_measures, results.transfers,
+    opening.what_is_a_slot, opening.what_is_scored, opening.what_is_compared, results.working, results.more_slots,
+    results.effect, results.more_objects, results.reconstruction, results.properties, results.background,
+    results.counting, results.other_measures, results.transfers,
 )  # fmt: skip
 _APPENDICES = (
     appendices.failed_runs, appendices.claims, appendices.tables, appendices.inside, appendices.provenance,

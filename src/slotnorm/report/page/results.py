@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from slotnorm.report import background_figure, count_figure
+from slotnorm.report import background_figure, count_figure, label_free
 from slotnorm.report.appearance import AVERAGE_PRECISIONS
 from slotnorm.report.curves import Panel
 from slotnorm.report.effects import DEFINITION
@@ -12,7 +12,7 @@ from slotnorm.report.page.markup import Markup, element
 from slotnorm.report.page.panels import Shown, draw_panels, shown_panels
 from slotnorm.report.page.parts import Draft, Part, folded, own_title, panel_title, part, prose
 from slotnorm.report.page.slider import Slider
-from slotnorm.report.page.tables import draw_with_and_without
+from slotnorm.report.page.tables import draw_verdicts, draw_with_and_without
 from slotnorm.report.sections import Section
 
 _SLOTS = (
@@ -43,6 +43,15 @@ _TRANSFER = "The same models on scenes of another kind, which they were never tr
 _SPOKEN_OF = ("f_ari", "ari", "l2", *AVERAGE_PRECISIONS)
 
 Wanted = Callable[[Section, Panel], bool]
+
+
+def working(draft: Draft) -> Part | None:
+    """What masks alone tell of runs on scenes without true ones."""
+    children: list[object] = []
+    for contents in draft.report.sections:
+        if found := label_free.verdicts(contents.section):
+            children += [draft.heading_of(contents.section), draw_verdicts(found)]
+    return part("working", label_free.TITLE, *prose(label_free.WORDS), *children) if children else None
 
 
 def more_slots(draft: Draft) -> Part | None:

@@ -7,6 +7,7 @@ from slotnorm.report.appearance import fixed, looks, measure
 from slotnorm.report.claims.checking import Outcome
 from slotnorm.report.claims.checking import counted as counted_verdicts
 from slotnorm.report.contents import SectionContents
+from slotnorm.report.label_free import COLUMNS, Verdict
 from slotnorm.report.page.markup import Markup, element, joined
 from slotnorm.report.page.panels import css_class, number
 from slotnorm.report.page.words import counted
@@ -129,6 +130,20 @@ def draw_judged(provenance: Iterable[Mapping[str, Any]]) -> Markup:
     caption = "Every run, and what the rule says of it"
     head = element("thead", element("tr", *heads))
     return wide(element("table", element("caption", caption), head, element("tbody", *rows)), caption)
+
+
+def draw_verdicts(found: Sequence[Verdict]) -> Markup:
+    """What masks alone tell of each run."""
+    rows = [
+        element(
+            "tr", element("th", verdict.run, scope="row", class_=css_class(verdict.norm)),
+            *(element("td", cell) for cell in verdict.cells),
+        )
+        for verdict in found
+    ]  # fmt: skip
+    head = element("tr", *(element("th", words, scope="col") for words in ("run", *COLUMNS)))
+    caption = "What masks tell without labels"
+    return wide(element("table", element("caption", caption), element("thead", head), element("tbody", *rows)), caption)
 
 
 def draw_provenance(provenance: Iterable[Mapping[str, Any]]) -> Markup:

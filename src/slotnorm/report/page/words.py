@@ -6,6 +6,7 @@ from typing import Any
 from slotnorm.experiments import evaluation_sets
 from slotnorm.normalization import formula, normalizations
 from slotnorm.report.sections import Section
+from slotnorm.training.experiment_scenes import ANY_NUMBER
 
 _TASKS = {
     "image_autoencoder": "rebuilds the image from its slots",
@@ -44,7 +45,7 @@ def counted(number: int, noun: str) -> str:
 
 def objects_of(section: Section, dataset: str) -> tuple[int, int] | None:
     """The fewest and the most objects in a set's scenes: as registered, or as they were scored; None if unknown."""
-    if (test := evaluation_sets().get(dataset)) is not None:
+    if (test := evaluation_sets().get(dataset)) is not None and test.objects != ANY_NUMBER:
         return test.objects
     counts = {
         count
