@@ -8,7 +8,7 @@ import contextlib
 import importlib.util
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -104,7 +104,7 @@ def _settings_kept() -> Iterator[None]:
     """What torch computes with is afterwards as it was: each of these would change bits of the weights, or end it."""
     import torch
 
-    settings = (
+    settings: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
         (torch.get_num_threads, torch.set_num_threads),
         (torch.is_grad_enabled, torch.set_grad_enabled),
         (torch.get_default_dtype, torch.set_default_dtype),
@@ -117,7 +117,7 @@ def _settings_kept() -> Iterator[None]:
     finally:
         for (ask, change), value in zip(settings, before, strict=True):
             if ask() != value:
-                change(value)  # type: ignore[operator]
+                change(value)
 
 
 def observers() -> dict[str, type[Observer]]:
