@@ -2,7 +2,9 @@
 
 import contextlib
 import dataclasses
+import io
 import json
+import logging
 import os
 import re
 import subprocess
@@ -83,6 +85,23 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
         ("data generate --num 3", "slotnorm data generate needs --out (where the set is built"),
         ("data movi --variant f", "--variant is 'f'; known are: a, b, c, d, e"),
         ("theory toy", "slotnorm theory has no use for 'toy'"),
+        ("train toy --scenes.objects 2,4", "--scenes.objects is '2,4', a list where a range is meant: write FEWEST"),
+        ("train toy --scenes.radius 0.2", "--scenes.radius has 1 value, but needs 2: --scenes.radius FLOAT FLOAT"),
+        ("train toy -n batch_norm", "slotnorm train toy has no option -n; slotnorm train toy --help lists them"),
+        ("train toy \u2014norm batch_norm", "slotnorm train toy has no option \u2014norm; did you mean '--norm'?"),
+        ("train toy \u2013\u2013lr 1", "slotnorm train toy has no option \u2013\u2013lr; did you mean '--lr'?"),
+        ("train toy --seed 9223372036854775808", "seed is 9223372036854775808, but must be at most 9,223,372,036,854,"),
+        ("train toy --slots 99999999999", "slots is 99999999999, but must be at most 1,000,000,000"),
+        ("train toy --steps 9" + 400 * "0", "00, but must be at most 1,000,000,000"),
+        ("train toy --into nowhere --workers -1", "--workers is -1, but must not be negative; 0 reads batches when"),
+        ("sweep toy --device gpu --plan", "there is no device 'gpu'; known are: auto, cpu, cuda, mps"),
+        ("eval runs --batch-size 0", "--batch-size is 0, but must be at least 1"),
+        ("segment photo.png --run x --slots Auto", "--slots is 'Auto', but must be a whole number, or auto"),
+        ("--device cpu train toy", "--device stands before the verb, but options come behind it: slotnorm VERB --d"),
+        ("data --size 3 generate", "--size stands before the verb, but options come behind it: slotnorm data VERB"),
+        ("train --experiment a.json --experiment=b.json", "--experiment is given twice, at first with 'a.json'"),
+        ("train own --data a --data b", "--data is given twice, at first with 'a'; give it once"),
+        ("sweep toy --on local --on slurm", "--on is given twice, at first with 'local'; give it once"),
         ("--verison", "there is no slotnorm '--verison'; did you mean '--version'?"),
     ],
 )
@@ -106,6 +125,93 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(
         assert f"cannot write {tmp_path / 'file' / 'rows.csv'}" in capsys.readouterr().err
         return
     assert str(tmp_path / "file") in refused(capsys, *command.split(), str(tmp_path / "file"))
+
+
+def test_a_refused_device_or_number_leaves_nothing_behind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    where = str(tmp_path / "made")
+    for words in ("demo --device gpu --out", "train toy --workers -1 --into", "sweep toy --device gpu --into"):
+        refused(capsys, *words.split(), where)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_backbone_that_almost_has_a_bundled_name_is_refused_with_that_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tiny.build_scenes(tmp_path / "set", 2)
+    said = refused(
+        capsys, "data", "features", "--from", str(tmp_path / "set"), "--backbone", "toy-batch_nrm", "--out", "x"
+    )
+    assert "--backbone toy-batch_nrm needs --weights" in said
+    assert "did you mean 'toy-batch_norm', which has its own?" in said
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError("Unable to allocate 35.8 GiB for an array with shape (2, 100000000, 48) and data type float32"),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes. Error"),
+        type("OutOfMemoryError", (RuntimeError,), {})("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has"),
+    ],
+)
+def test_too_little_memory_is_one_sentence_and_another_error_is_not(
+    error: Exception, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def grow() -> None:
+        raise error
+
+    def stumble() -> None:
+        raise RuntimeError("an error of ours")
+
+    with pytest.raises(SystemExit) as ended:
+        dispatch.run({"grow": grow}, ["grow"])
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert re.fullmatch(r"slotnorm: there is not enough memory \(.+\); ask for fewer slots, or a smaller batch\n", said)
+    assert "GPU 0" not in said
+    with pytest.raises(RuntimeError, match="an error of ours"):
+        dispatch.run({"stumble": stumble}, ["stumble"])
+
+
+@pytest.mark.parametrize("command", ["norms", "train toy --help", "--version", "theory"])
+@pytest.mark.parametrize(
+    ("stdout", "code", "sentence"),
+    [
+        ("| true", 0, ""),
+        (">&-", 0, ""),
+        ("> /dev/full", 2, "slotnorm: cannot write: No space left on device; free some space, or choose another place"),
+    ],
+)
+def test_an_output_that_nobody_takes_is_not_a_traceback(command: str, stdout: str, code: int, sentence: str) -> None:
+    line = f"set -o pipefail; {sys.executable} -m slotnorm {command} {stdout}"
+    if stdout == "| true":  # whose end the command waits for, so that the pipe is surely closed
+        line = f"set -o pipefail; (sleep 0.2; {sys.executable} -m slotnorm {command}) {stdout}"
+    ended = subprocess.run(["bash", "-c", line], capture_output=True, text=True, env=os.environ, check=False)
+    assert (ended.returncode, ended.stderr.strip()) == (code, sentence)
+
+
+def test_work_goes_on_when_the_reader_of_its_notes_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Left(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    done = []
+
+    def work() -> None:
+        logging.getLogger("slotnorm.training").info("step 1")
+        logging.getLogger("slotnorm.training").info("step 2")
+        done.append("step 2")
+
+    monkeypatch.setattr(sys, "stderr", Left())
+    dispatch.run({"work": work}, ["work"])
+    assert done == ["step 2"]
+
+
+def test_help_fits_a_narrow_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    for verb in ([], ["eval"], ["train", "toy"]):
+        explained = [line for line in shown(capsys, *verb, "--help").splitlines() if line.startswith("      ")]
+        assert explained
+        assert max(map(len, explained)) <= 40, verb
 
 
 def test_what_the_disk_refuses_is_a_sentence_and_an_error_of_ours_is_not(capsys: pytest.CaptureFixture[str]) -> None:
@@ -392,9 +498,39 @@ def test_a_plan_is_printed_and_nothing_is_written(tmp_path: Path, capsys: pytest
 def test_a_normalization_that_does_not_exist_is_refused_when_it_is_asked_for() -> None:
     with pytest.raises(UserError, match="there is no normalization 'wsum'; did you mean 'weighted_sum'?"):
         slotnorm.experiment("toy", norm="wsum")
+    with pytest.raises(UserError, match=r"there is no normalization \['batch_norm'\]"):
+        slotnorm.experiment("toy", norm=["batch_norm"])
     with pytest.raises(UserError, match="there is no normalization 5; known are: weighted_mean"):
         slotnorm.experiment("toy", norm=5)
     assert slotnorm.experiment("toy", norm="batch_norm").norm == "batch_norm"
+
+
+@pytest.mark.parametrize(
+    ("factors", "sentence"),
+    [
+        ({"slots": "5"}, "slots is '5', but must be a whole number"),
+        ({"slots": range(3, 5)}, r"slots is range\(3, 5\), but must be a whole number"),
+        ({"slots": 2.5}, "slots is 2.5, but must be a whole number"),
+        ({"seed": "1"}, "seed is '1', but must be a whole number"),
+        ({"max_objects": True}, "max-objects is True, but must be a whole number"),
+        ({"steps": 5}, r"steps is a field of the recipe.*dataclasses.replace\(experiment.recipe, steps=...\)"),
+    ],
+)
+def test_a_factor_of_another_kind_is_refused_in_python(factors: dict[str, object], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        slotnorm.experiment("toy", **factors)
+    with pytest.raises(UserError, match="there is no experiment None; known are: clevr-6-7"):
+        slotnorm.experiment(None)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="5 cannot name an experiment"):
+        dataclasses.replace(slotnorm.experiment("toy"), name=5)  # type: ignore[arg-type]
+
+
+def test_a_pair_of_numbers_may_be_a_range() -> None:
+    for written in (["2", "3"], ["2:3"]):
+        parsed = parse_training(["toy", "--scenes.objects", *written], "slotnorm train")
+        assert parsed is not None
+        assert parsed.experiment.scenes is not None
+        assert parsed.experiment.scenes.objects == (2, 3)
 
 
 def test_a_run_made_from_a_path_points_to_open(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import slotnorm as sn
 import tiny
 from other_device import DEVICE, OtherTensor, other_device
 from slotnorm.cli import verbs
+from slotnorm.cli.training_options import parse_sweep
 from slotnorm.data.backbones import FrozenBackbone, encoder_backbone, import_timm, timm_backbone
 from slotnorm.data.computed_features import write_feature_set
 from slotnorm.data.features import compute
@@ -272,7 +273,7 @@ def test_auto_is_a_gpu_if_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("cuda", "device 'cuda' cannot be used here (Torch not compiled with CUDA enabled); give cpu, or auto"),
         ("cuda:3", "device 'cuda:3' cannot be used here"),
-        ("mps", "arguments from the 'MPS' backend); give cpu, or auto"),
+        ("mps", "device 'mps' is not on this machine; give cpu, or auto"),
         ("gpu", "there is no device 'gpu'; known are: auto, cpu, cuda, mps, and cuda:1 for one of several GPUs"),
         ("cuda:x", "there is no device 'cuda:x'; known are: "),
     ],
@@ -296,7 +297,27 @@ def test_a_device_that_is_not_there_is_one_sentence_before_anything_is_done(
         assert said.startswith("slotnorm: ")
         assert sentence in said
         assert said.count("\n") == 1
-    assert [path.name for path in tmp_path.iterdir()] in ([], ["demo"])
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("device", [None, 0, torch.device("meta"), "meta", "cpu:0", "CPU", ""])
+def test_what_is_not_a_device_of_ours_is_one_sentence(device: Any) -> None:
+    shown = str(device) if isinstance(device, torch.device) else device
+    with pytest.raises(UserError, match=f"^there is no device {shown!r}; known are: auto, cpu, cuda, mps, and cuda:1"):
+        choose_device(device)
+    assert choose_device(torch.device("cpu")) == torch.device("cpu")
+
+
+def test_a_sweep_on_this_machine_needs_the_device_here_and_one_elsewhere_its_name() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("a GPU is there")
+    with pytest.raises(UserError, match="device 'cuda' cannot be used here"):
+        parse_sweep(["toy", "--device", "cuda"], "slotnorm sweep")
+    with pytest.raises(UserError, match="there is no device 'gpu'"):
+        parse_sweep(["toy", "--on", "slurm", "--device", "gpu"], "slotnorm sweep")
+    swept = parse_sweep(["toy", "--on", "slurm", "--device", "cuda"], "slotnorm sweep")
+    assert swept is not None
+    assert {training.device for training in swept.trainings} == {"cuda"}
 
 
 def test_a_sweep_gives_its_device_to_each_run() -> None:

@@ -50,6 +50,25 @@ def test_a_trained_layer_gives_the_same_slots(dim: int, options: dict[str, int],
             torch.testing.assert_close(slots, expected, rtol=0, atol=most)
 
 
+def test_another_eps_and_half_precision_are_carried_over() -> None:
+    theirs = trained(16, 0)
+    theirs.eps = 1e-2
+    tokens, initial = torch.randn(3, 40, 16), start(theirs, 5)
+    torch.manual_seed(7)
+    expected = theirs(tokens, num_slots=5)
+    ours = carry_over(theirs.state_dict(), eps=theirs.eps)
+    torch.testing.assert_close(ours(tokens, slots=initial)[0], expected, rtol=0, atol=1e-5)
+    assert (carry_over(theirs.state_dict())(tokens, slots=initial)[0] - expected).abs().max() > 1e-4
+    assert carry_over(slot_attention.SlotAttention(num_slots=4, dim=16).state_dict()).normalization.eps == 1e-8
+    for dtype in (torch.float16, torch.bfloat16):
+        halved = theirs.to(dtype)
+        ours = carry_over(halved.state_dict(), eps=theirs.eps)
+        assert ours.key.weight.dtype == torch.float32
+        torch.manual_seed(7)
+        expected = halved.float()(tokens, num_slots=5)
+        torch.testing.assert_close(ours(tokens, slots=start(halved, 5))[0], expected, rtol=0, atol=1e-5)
+
+
 def test_initial_slots_are_drawn_alike() -> None:
     theirs = trained(16, 0)
     ours = carry_over(theirs.state_dict())
@@ -93,6 +112,14 @@ def test_other_widths_and_other_layers_are_one_sentence() -> None:
         carry_over(state | {"mlp.2.weight": narrow["mlp.2.weight"]})
     with pytest.raises(UserError, match="this is not the state of slot_attention.SlotAttention: it has no slots_mu"):
         carry_over({})
+    with pytest.raises(UserError, match=r"by its state, not as SlotAttention; give layer.state_dict\(\)"):
+        carry_over(slot_attention.SlotAttention(num_slots=4, dim=16))
+    with pytest.raises(UserError, match="to_q.weight is int, but must be a tensor"):
+        carry_over(state | {"to_q.weight": 5})
+    with pytest.raises(UserError, match=r"slots_mu is \(\), but with slots of width 0"):
+        carry_over(state | {"slots_mu": torch.tensor(1.0)})
+    with pytest.raises(UserError, match="to_v.weight has values that are not finite"):
+        carry_over(state | {"to_v.weight": torch.full((16, 16), float("nan"))})
     with pytest.raises(UserError, match="it has no gru.bias_hh"):
         carry_over({name: tensor for name, tensor in state.items() if name != "gru.bias_hh"})
     heads = slot_attention.MultiHeadSlotAttention(num_slots=4, dim=16).state_dict()

@@ -15,6 +15,9 @@ Fit = Literal["stretch", "crop", "pad"]
 
 SLOTS_FACTOR = 3  # times the training K: the most slots that training is watched at and reports look at, the question
 
+_LARGEST = 1_000_000_000  # of a number in a recipe; more is a typing error, and nothing could hold or count it
+_LARGEST_SEED = 2**63 - 1
+
 
 @dataclasses.dataclass(frozen=True)
 class ImageModel:
@@ -253,11 +256,15 @@ class Experiment:
     """How the scenes are generated; None reads the built set `dataset`."""
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", self.name):
+        if not isinstance(self.name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", self.name):
             raise UserError(f"{self.name!r} cannot name an experiment: use letters, digits, '-', '_' and '.'")
         _require_positive(self, "", "slots", "max_objects")
+        if not _is_whole(self.seed):
+            raise UserError(f"seed is {self.seed!r}, but must be a whole number")
         if self.seed < 0:
             raise UserError(f"seed is {self.seed}, but must not be negative")
+        if self.seed > _LARGEST_SEED:
+            raise UserError(f"seed is {self.seed}, but must be at most {_LARGEST_SEED:,}: rows hold no larger one")
 
     @property
     def run_name(self) -> str:
@@ -278,10 +285,21 @@ def dataset_label(dataset: str, max_objects: int | None) -> str:
 
 
 def _require_positive(owner: Any, prefix: str, *names: str) -> None:
+    kinds = {field.name: field.type for field in dataclasses.fields(owner)}
     for name in names:
-        value = getattr(owner, name)
-        if value is not None and not (value > 0 and math.isfinite(value)):
-            raise UserError(f"{f'{prefix}.{_option(name)}'.lstrip('.')} is {value}, but must be a positive number")
+        value, shown = getattr(owner, name), f"{prefix}.{_option(name)}".lstrip(".")
+        if value is None:
+            continue
+        if kinds[name] in (int, int | None) and not _is_whole(value):
+            raise UserError(f"{shown} is {value!r}, but must be a whole number")
+        if not (isinstance(value, int | float) and value > 0 and (isinstance(value, int) or math.isfinite(value))):
+            raise UserError(f"{shown} is {value!r}, but must be a positive number")
+        if value > _LARGEST:
+            raise UserError(f"{shown} is {value}, but must be at most {_LARGEST:,}")
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _option(name: str) -> str:

@@ -307,7 +307,7 @@ def study(name: str) -> Study:
         trained = ", ".join(transfers()[name].studies)
         raise UserError(f"{name} is not trained: it evaluates the runs of {trained}; train those")
     if name not in studies():
-        raise UserError(f"there is no experiment {name!r}; {nearest(name, [*studies(), *transfers()])}")
+        raise UserError(f"there is no experiment {name!r}; {nearest(str(name), [*studies(), *transfers()])}")
     return studies()[name]
 
 
@@ -315,6 +315,11 @@ def experiment(name: str, **factors: Any) -> Experiment:
     """The experiment of that name, with other factors: experiment("clevr-6-7", norm="batch_norm", seed=3)."""
     known = [field.name for field in dataclasses.fields(Experiment)]
     for factor in factors:
+        if factor in (field.name for field in dataclasses.fields(Recipe)):
+            raise UserError(
+                f"{factor} is a field of the recipe, not of the experiment; change it by "
+                f"dataclasses.replace(experiment, recipe=dataclasses.replace(experiment.recipe, {factor}=...))"
+            )
         if factor not in known:
             raise UserError(f"an experiment has no field {factor!r}; {nearest(factor, known)}")
     return dataclasses.replace(study(name).experiment, **factors)

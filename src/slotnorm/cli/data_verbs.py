@@ -7,7 +7,7 @@ from slotnorm.cli.launching import launched
 from slotnorm.cli.signatures import POSITIONAL, Argument
 from slotnorm.cli.values import read_range
 from slotnorm.config import Fit, Protocol, SceneSpec
-from slotnorm.errors import UserError
+from slotnorm.errors import UserError, closest
 from slotnorm.studies.launchers import Launcher
 
 if TYPE_CHECKING:
@@ -256,7 +256,11 @@ def open_backbone(
             raise UserError(f"--weights {weights} cannot be used with {backbone}, which has its own; leave it out")
         return encoder_backbone(load(name), backbone, protocol, norm)
     if weights is None:
-        raise UserError(f"--backbone {backbone} needs --weights: a .safetensors or .pth file, or hub to download them")
+        bundled = closest(backbone, bundled_names())
+        suggestion = f"; did you mean {bundled!r}, which has its own?" if bundled else ""
+        raise UserError(
+            f"--backbone {backbone} needs --weights: a .safetensors or .pth file, or hub to download them{suggestion}"
+        )
     return timm_backbone(backbone, weights, norm, protocol)
 
 

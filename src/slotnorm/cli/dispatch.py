@@ -14,7 +14,7 @@ from slotnorm.cli import launching
 from slotnorm.cli.messages import shown
 from slotnorm.cli.parsing import entry, parse
 from slotnorm.cli.signatures import of_function, summary
-from slotnorm.errors import UserError, nearest
+from slotnorm.errors import UserError, closest, nearest
 from slotnorm.studies.relays import SUBMITTED_BY
 
 # what a disk or its owner refuses, as against an error of ours
@@ -22,6 +22,8 @@ _REFUSED = {
     errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOTDIR, errno.EISDIR,
     errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP,
 }  # fmt: skip
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 _LEFT = 17  # columns for the names of verbs
 
@@ -37,23 +39,59 @@ def reads_arguments(verb: Callable[[list[str], str], None]) -> Callable[[list[st
 
 def run(verbs: Verbs, arguments: list[str]) -> None:
     """Run a command and exit: 0, 2 for a user's error, or what `errors.py` and the signals say."""
+    _open_closed_streams()
     try:
         _require_same_version()
         load_plugins(arguments)
-        with shown():
-            _dispatch(verbs, arguments, ["slotnorm"])
-        sys.stdout.flush()
+        _run_to_last_line(verbs, arguments)
     except UserError as error:
         _fail(str(error), error.exit_code)
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:  # `slotnorm norms | head`: the reader has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _leave_stdout()
         sys.exit(0)
     except OSError as error:
+        if error.errno in _FULL and error.filename is None:  # `slotnorm norms > FILE`
+            _leave_stdout()
+            _fail(f"cannot write: {error.strerror}; free some space, or choose another place", UserError.exit_code)
         if error.errno not in _REFUSED or error.filename is None:
             raise
         _fail(f"cannot use {error.filename}: {error.strerror}; choose another place", UserError.exit_code)
+    except (MemoryError, RuntimeError) as error:
+        if not _is_of_memory(error):
+            raise
+        asked = re.split(r"\. |\n", str(error))[0].rstrip(".")
+        _fail(f"there is not enough memory ({asked}); ask for fewer slots, or a smaller batch", UserError.exit_code)
+
+
+def _run_to_last_line(verbs: Verbs, arguments: list[str]) -> None:
+    """The verb, until all that it printed has been taken; help exits, and its lines may wait to be taken, too."""
+    with shown():
+        try:
+            _dispatch(verbs, arguments, ["slotnorm"])
+        except SystemExit:
+            sys.stdout.flush()
+            raise
+    sys.stdout.flush()
+
+
+def _open_closed_streams() -> None:
+    """A stream that the shell closed (`2>&-`) takes what is written, and nobody reads it."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - until the process ends
+
+
+def _leave_stdout() -> None:
+    """Nothing more is written to it, not even when Python ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _is_of_memory(error: Exception) -> bool:
+    """Whether NumPy, PyTorch's allocator or a GPU has not as much memory as it was asked for."""
+    by_torch = type(error).__name__ == "OutOfMemoryError" or "DefaultCPUAllocator" in str(error)
+    return isinstance(error, MemoryError) or by_torch
 
 
 def _require_same_version() -> None:
@@ -84,6 +122,8 @@ def _dispatch(verbs: Verbs, arguments: list[str], path: list[str]) -> None:
     name, *rest = arguments
     if name not in verbs:
         known = [*verbs, "help", "--version"] if len(path) == 1 else [*verbs, "help"]
+        if name.startswith("-") and closest(name, known) is None:
+            raise UserError(f"{name} stands before the verb, but options come behind it: {prog} VERB {name} ...")
         raise UserError(f"there is no {prog} {name!r}; {nearest(name, known)}")
     verb, called = verbs[name], f"{prog} {name}"
     if isinstance(verb, Mapping):

@@ -49,7 +49,10 @@ def take_value(words: list[str], option: str, needed: str) -> tuple[str | None, 
             following = words[at + 1 : at + 2] if not equals else [value]
             if not following or not following[0] or following[0].startswith("--"):
                 raise UserError(f"{option} needs {needed}")
-            return following[0], words[:at] + words[at + (1 if equals else 2) :]
+            others = words[:at] + words[at + (1 if equals else 2) :]
+            if any(other.partition("=")[0] == option for other in others):
+                raise UserError(f"{option} is given twice, at first with {following[0]!r}; give it once")
+            return following[0], others
     return None, words
 
 

@@ -9,8 +9,15 @@ from collections.abc import Iterator
 class _Stderr(logging.Handler):
     """Writes to whatever `sys.stderr` is at that moment."""
 
+    reader_left = False
+
     def emit(self, record: logging.LogRecord) -> None:
-        print(record.getMessage(), file=sys.stderr, flush=True)
+        if self.reader_left:
+            return
+        try:
+            print(record.getMessage(), file=sys.stderr, flush=True)
+        except BrokenPipeError:  # `slotnorm train toy 2>&1 | head`: the reader has left, but the work goes on
+            self.reader_left = True
 
 
 @contextlib.contextmanager

@@ -12,8 +12,11 @@ from slotnorm.cli import values
 from slotnorm.cli.signatures import REQUIRED, Option
 from slotnorm.errors import UserError, closest
 
+_DASHES = "-\u2010\u2011\u2012\u2013\u2014\u2212"  # what word processors make of hyphens, too
 _WIDEST = 110  # columns of help; longer lines are hard to read
 _LEFT = 30  # columns of help for names; a longer one has a line of its own
+_NARROWEST = 30  # columns of help for text; where there are fewer beside the names, it goes below them
+_INDENT = 6
 
 
 def wants_help(words: Sequence[str]) -> bool:
@@ -97,6 +100,8 @@ def _positional(options: Sequence[Option], loose: list[str], prog: str) -> dict[
         if option.argument.positional and loose:
             taken, loose = (loose, []) if option.is_list else (loose[:1], loose[1:])
             given[option.key] = option.name, taken
+    if loose and loose[0][:1] in _DASHES[1:]:
+        raise unknown_option(loose[0], _by_name(options), prog)
     if loose:
         raise UserError(f"{prog} has no use for {loose[0]!r}; {prog} --help lists what it takes")
     return given
@@ -104,9 +109,10 @@ def _positional(options: Sequence[Option], loose: list[str], prog: str) -> dict[
 
 def unknown_option(name: str, known: Iterable[str], prog: str) -> UserError:
     """The refusal of an option that does not exist: with the nearest one that does."""
-    names = list(known)
-    inside = [option for option in names if option.endswith(f".{name.lstrip('-')}")]
-    near = inside[0] if inside else closest(name, names)
+    plain = {option.lstrip("-"): option for option in known}  # hyphens, which all have, make nothing alike
+    typed = name.lstrip(_DASHES)
+    inside = [option for bare, option in plain.items() if bare.endswith(f".{typed}")]
+    near = inside[0] if inside else plain.get(closest(typed, plain) or "")
     suggestion = f"did you mean {near!r}? " if near else ""
     return UserError(f"{prog} has no option {name}; {suggestion}{prog} --help lists them")
 
@@ -124,7 +130,7 @@ def help_text(options: Sequence[Option], prog: str, summary: str) -> str:
     calls = [prog, *(f"{option.name} ..." if option.is_list else option.name for option in positional)]
     if len(positional) < len(options):
         calls.append("[OPTIONS]")
-    lines = [f"usage: {' '.join(calls)}", "", textwrap.fill(summary, _width()), ""]
+    lines = [f"usage: {' '.join(calls)}", "", textwrap.fill(summary, max(_width(), _NARROWEST)), ""]
     for group, members in _grouped(options).items():
         lines += [f"{group}:", *(line for option in members for line in describe(option)), ""]
     return "\n".join(lines[:-1])
@@ -151,7 +157,9 @@ def describe(option: Option, default: bool = True) -> list[str]:
 
 def entry(names: str, text: str, left: int = _LEFT) -> list[str]:
     """A name in the left column, what it is in the right one."""
-    wrapped = textwrap.wrap(text, max(_width() - left, 30), break_on_hyphens=False) or [""]
+    if _width() - left < _NARROWEST:
+        left = _INDENT
+    wrapped = textwrap.wrap(text, max(_width() - left, _NARROWEST), break_on_hyphens=False) or [""]
     if len(names) + 4 <= left:
         return [f"  {names:<{left - 2}}{wrapped[0]}".rstrip(), *(" " * left + line for line in wrapped[1:])]
     return [f"  {names}", *(" " * left + line for line in wrapped)]

@@ -51,8 +51,11 @@ def read_words(kind: Any, words: Sequence[str], name: str) -> Any:
     members = get_args(plain)
     if members[-1] is Ellipsis:
         return tuple(value for word in words for value in _read_several(members[0], word, name))
+    if members == (int, int) and len(words) == 1:
+        return read_range(words[0], name)
     if len(words) != len(members):
-        raise UserError(f"{name} has {len(words)} values, but needs {len(members)}: {name} {placeholder(plain, False)}")
+        number = "1 value" if len(words) == 1 else f"{len(words)} values"
+        raise UserError(f"{name} has {number}, but needs {len(members)}: {name} {placeholder(plain, False)}")
     return tuple(_read_word(member, word, name) for member, word in zip(members, words, strict=True))
 
 
@@ -132,7 +135,11 @@ def read_range(text: str, name: str) -> tuple[int, int]:
 
 def read_slots(text: str, name: str) -> int | str:
     """A number of slots, or `auto`."""
-    return text if text == "auto" else _whole_number(text, name)
+    if text == "auto":
+        return text
+    if re.search("[A-Za-z]", text):
+        raise UserError(f"{name} is {text!r}, but must be a whole number, or auto")
+    return _whole_number(text, name)
 
 
 def _require_ascending(first: int, last: int, text: str, name: str) -> None:

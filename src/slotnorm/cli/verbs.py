@@ -360,9 +360,11 @@ def demo(
 
     from slotnorm.report.demo import open_page, prepare, run_demo, show_demo, write_demo_page
     from slotnorm.runtime import allocator
+    from slotnorm.runtime.devices import choose_device
 
     allocator.keep_freed_memory()
     torch.set_num_threads(1)  # on pictures this small a second thread waits more than it works
+    choose_device(device)  # before a folder is made
     prepare(out)
     comparison = run_demo(scenes, device=device)
     show_demo(comparison)

@@ -53,7 +53,7 @@ def require_parts(experiment: Experiment) -> None:
 
 def require_normalization(name: str) -> None:
     """Refuse a normalization that nobody registered."""
-    if name not in normalizations():
+    if not isinstance(name, str) or name not in normalizations():
         raise UserError(
             f"there is no normalization {name!r}; {nearest(str(name), normalizations())} "
             "(one of your own is added by --plugin FILE, or by importing the module that defines it)"

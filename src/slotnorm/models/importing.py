@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from slotnorm.errors import UserError
+from slotnorm.normalization import WeightedMean
 from slotnorm.slot_attention import SlotAttention
 
 _NAMES = {
@@ -21,21 +22,24 @@ _NAMES = {
 _MOST_ERROR = 1e-4  # of a key whose bias a rounded shift stands for, relative to the bias
 
 
-def carry_over(state: Mapping[str, Tensor], iterations: int = 3) -> SlotAttention:
-    """The layer whose `state_dict()` this is, as one of ours with the weighted mean; `iterations` is not in the state.
+def carry_over(state: Mapping[str, Tensor], iterations: int = 3, eps: float = 1e-8) -> SlotAttention:
+    """The layer whose `state_dict()` this is, as one of ours with the weighted mean.
 
-    Its widths are the state's. The slots are the same to rounding errors: to 1e-5 in float32.
+    `iterations` and `eps`, theirs called `iters` and `eps`, are not in the state. Its widths are the state's; half
+    precision becomes float32, in which ours computes. The slots are the same to rounding errors: to 1e-5 in float32.
     """
     dim, hidden = _widths(state)
     theirs = {name: tensor.detach().double() for name, tensor in state.items()}
     ours = {f"{_NAMES[name.split('.')[0]]}.{name.split('.', 1)[1]}": theirs[name] for name in theirs if "." in name}
     ours["slots_mu"], ours["slots_log_sigma"] = theirs["slots_mu"].flatten(), theirs["slots_logsigma"].flatten()
-    dtype = state["to_k.weight"].dtype
+    dtype = torch.promote_types(state["to_k.weight"].dtype, torch.float32)
     shift = _shift_for_keys(theirs, dtype)
     ours["norm_input.bias"] = ours["norm_input.bias"] + shift
     constant = theirs["to_v.bias"] - theirs["to_v.weight"] @ shift
     ours["gru.bias_ih"] = ours["gru.bias_ih"] + theirs["gru.weight_ih"] @ constant
-    layer = SlotAttention(dim, "weighted_mean", hidden=hidden, iterations=iterations)
+    normalization = WeightedMean(dim)
+    normalization.eps = eps
+    layer = SlotAttention(dim, normalization, hidden=hidden, iterations=iterations)
     layer.to(state["to_k.weight"].device, dtype)
     layer.load_state_dict({name: ours[name] for name in layer.state_dict()})
     return layer
@@ -68,19 +72,32 @@ def _shift_for_keys(theirs: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
 
 def _widths(state: Mapping[str, Tensor]) -> tuple[int, int]:
     """D and the width of the MLP; a state of anything else than that layer is refused."""
-    dim = state["slots_mu"].shape[-1] if "slots_mu" in state else 0
-    hidden = state["mlp.0.bias"].shape[0] if "mlp.0.bias" in state else 0
+    if not isinstance(state, Mapping):
+        raise UserError(f"a layer is carried over by its state, not as {type(state).__name__}; give layer.state_dict()")
+    dim, hidden = _last_side(state.get("slots_mu")), _last_side(state.get("mlp.0.bias"))
     expected = _shapes(dim, hidden)
     if other := [name for name in [*expected, *state] if name not in state or name not in expected]:
         has = "has no" if other[0] in expected else "also has"
-        raise UserError(f"this is not the state of slot_attention.SlotAttention: it {has} {other[0]}")
+        raise UserError(
+            f"this is not the state of slot_attention.SlotAttention: it {has} {other[0]}; give layer.state_dict() of "
+            "such a layer, under the names that it has there"
+        )
     for name, shape in expected.items():
+        if not isinstance(state[name], Tensor):
+            raise UserError(f"{name} is {type(state[name]).__name__}, but must be a tensor; give layer.state_dict()")
         if (given := tuple(state[name].shape)) != shape:
             raise UserError(
                 f"{name} is {given}, but with slots of width {dim} and an MLP of width {hidden} it must be {shape}; "
                 "carry over the whole state of one layer"
             )
+        if not state[name].isfinite().all():
+            raise UserError(f"{name} has values that are not finite; carry over a checkpoint from before they were so")
     return dim, hidden
+
+
+def _last_side(tensor: object) -> int:
+    """The last side of a tensor; 0 for anything that has none."""
+    return tensor.shape[-1] if isinstance(tensor, Tensor) and tensor.dim() else 0
 
 
 def _shapes(dim: int, hidden: int) -> dict[str, tuple[int, ...]]:

@@ -4,13 +4,13 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from rich.console import Console
 from rich.text import Text
 
 from slotnorm.report.appearance import Look, looks, measure
 from slotnorm.report.curves import Panel, limits_of
 from slotnorm.report.page.panels import number
 from slotnorm.report.safe_names import one_line
+from slotnorm.runtime.screen import Screen
 
 _HEIGHT = 9  # lines of a chart
 _WIDTH = 64  # characters, at most
@@ -32,9 +32,9 @@ UNICODE = Characters(_MARKERS, "┤", "└", "─", {"↑": "↑", "↓": "↓",
 ASCII = Characters(_PLAIN_MARKERS, "|", "+", "-", {"↑": "(higher is better)", "↓": "(lower is better)", "ℓ²": "l2"})
 
 
-def console() -> Console:
+def console() -> Screen:
     """Writes to stdout: no colours where NO_COLOR says so or it is not a terminal, and never a broken line."""
-    return Console(highlight=False, soft_wrap=True)
+    return Screen(highlight=False, soft_wrap=True)
 
 
 def characters(encoding: str | None = None) -> Characters:

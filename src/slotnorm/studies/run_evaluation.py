@@ -258,6 +258,8 @@ def plan_evaluations(
     and `slots` the numbers of slots; None is what the study says. Runs that are still training are left out,
     unless `unfinished`. Models are moved to `device` (auto, cpu, cuda or mps).
     """
+    if batch_size < 1:
+        raise UserError(f"--batch-size is {batch_size}, but must be at least 1")
     chosen = choose_device(device)
     asked = None if slots is None else tuple(slots)
     runs = _finished_runs(find(paths), unfinished)

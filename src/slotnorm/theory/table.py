@@ -1,10 +1,10 @@
 """The theory's measurements on the screen: a coloured table on a terminal, aligned plain text elsewhere."""
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from slotnorm.runtime.screen import Screen
 from slotnorm.theory.checks import Check, EqualSlots
 
 _STYLES = {"holds": "green", "FAILS": "bold red", "undefined": "yellow"}
@@ -12,7 +12,7 @@ _STYLES = {"holds": "green", "FAILS": "bold red", "undefined": "yellow"}
 
 def show(checks: list[Check], equal: EqualSlots, refusals: dict[str, str], trained: str) -> None:
     """Print all of it; `trained` says what the trained layer is."""
-    console = Console(highlight=False)
+    console = Screen(highlight=False)
     console.soft_wrap = not console.is_terminal  # a pipe gets whole lines
     console.print("[bold]The paper's statements, measured in float64[/bold]")
     console.print(escape(f"random: the worst of several layers with every parameter drawn; trained: {trained}"))
@@ -43,7 +43,7 @@ def _numbers(values: list[float]) -> list[str]:
     return [f"{value:.3f}" for value in values]
 
 
-def _print(console: Console, header: list[str], rows: list[list[str]], left: int) -> None:
+def _print(console: Screen, header: list[str], rows: list[list[str]], left: int) -> None:
     """A table whose first `left` columns are aligned to the left and the others to the right."""
     if console.is_terminal:
         table = Table(box=SIMPLE_HEAD, pad_edge=False)

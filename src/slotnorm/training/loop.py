@@ -73,6 +73,8 @@ def train(
     for number in validate_slots or ():
         if number < 1:
             raise UserError(f"--validate-slots has {number}, but a model needs one slot or more")
+    if workers < 0:
+        raise UserError(f"--workers is {workers}, but must not be negative; 0 reads batches when they are needed")
     told, chosen = make_observers(observers), choose_device(device)
     path = Path(into) / experiment.run_name
     if finished := _finished(path, experiment, data, chosen):
