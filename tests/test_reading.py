@@ -9,12 +9,14 @@ import pytest
 from made_up_rows import made_up, save
 from slotnorm.errors import DamagedFile, UserError
 from slotnorm.evaluation.rows import Rows
+from slotnorm.experiments import experiment
 from slotnorm.report import writing
 from slotnorm.report.contents import compose
 from slotnorm.report.reading import read
 from slotnorm.report.writing import write
 from slotnorm.storage import files
 from slotnorm.storage.seals import write_sealed
+from slotnorm.training.runs import Run
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -74,6 +76,22 @@ def test_rows_of_different_weights_in_one_run_are_refused(fake: Path) -> None:
     save(made_up("clevr-6-7", ["batch_norm"], [1], (15,), images=8), fake, weights="newer")
     with pytest.raises(UserError, match="holds rows of different weights"):
         read([fake])
+
+
+def test_rows_of_another_run_are_refused(tmp_path: Path) -> None:
+    """Copied into the folder of a run, they would be reported under its name."""
+    for norm in ("weighted_sum", "batch_norm"):
+        (folder,) = save(made_up("clevr-6-7", [norm], [1], (7,), images=8), tmp_path)
+        Run(folder, experiment("clevr-6-7", norm=norm, seed=1), 8, "0" * 64).write()
+    assert [run.norm for run in read([tmp_path]).runs] == ["weighted_sum", "batch_norm"]
+    folders = {norm: tmp_path / f"clevr-6-7-{norm}-1" for norm in ("weighted_sum", "batch_norm")}
+    for path in (folders["batch_norm"] / "rows").glob("*.npz"):
+        shutil.copy(path, folders["weighted_sum"] / "rows")
+    sentence = (
+        "weighted_sum-1/rows holds rows of a run with norm batch_norm, but this run has weighted_sum; delete that"
+    )
+    with pytest.raises(UserError, match=sentence):
+        read([folders["weighted_sum"]])
 
 
 def test_rows_that_are_there_twice_are_refused(fake: Path) -> None:

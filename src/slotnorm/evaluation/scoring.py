@@ -142,6 +142,13 @@ class Evaluation:
                 "is all that is asked: give a set with masks"
             )
 
+    def without_newer_metrics(self) -> "Evaluation":
+        """The same, of the metrics that rows have had from the first."""
+        metrics = [metric for metric in all_metrics().values() if not metric.is_newer]
+        return Evaluation(
+            self.model, self.scenes, self.slots, self.decomposer.iterations, self.sources, self.seed, metrics
+        )
+
     @property
     def columns(self) -> tuple[Column, ...]:
         """What every image has a value of: (source, metric)."""

@@ -87,6 +87,8 @@ class Metric:
     """The figure that its curves are drawn in; empty is one of its own, None is none."""
     in_study_table: ClassVar[bool] = True
     """Whether it is a column of a study's table."""
+    is_newer: ClassVar[bool] = False
+    """Whether it came after the first format of rows, which are whole without it and not made again for it."""
     validated_as: ClassVar[str] = ""
     """Its name in the validation scores of a training; empty where only evaluation measures it."""
 
@@ -220,6 +222,7 @@ class CountError(Metric):
 
     name, label, direction, needs, bounds = "count", "count error", "lower", "objects", (0.0, math.inf)
     decimals, figure, in_study_table = 2, None, False  # report/count_figure.py shows it, beside a trivial guess
+    is_newer = True
 
     def score(self, comparison: Comparison) -> Tensor:
         return (count_objects(given(comparison.masks)) - given(comparison.objects)).abs().float()

@@ -120,6 +120,7 @@ def _read_run(folder: Path, notes: list[str], keep: Keep | None) -> RunScores | 
     if not any((folder / ROWS).glob("*.npz")):
         return LeftOut(folder, f"not evaluated yet; `slotnorm eval {folder}` does it")
     rows = _load(folder, facts, notes).with_columns(run=folder.name)
+    _require_own(rows, folder, facts)
     try:
         (scores,) = summarize(rows)
     except RowsTwice:
@@ -133,6 +134,18 @@ def _read_run(folder: Path, notes: list[str], keep: Keep | None) -> RunScores | 
     if not any(metric == "f_ari" for _, _, metric in scores.tallies) and is_run(folder):
         facts["validation"] = Run.open(folder).validation()  # what was measured without labels
     return dataclasses.replace(scores, failed=judged.get("failed"), facts={**facts, "binding": judged})
+
+
+def _require_own(rows: Rows, folder: Path, facts: dict[str, Any]) -> None:
+    """Refuse rows of another run, which somebody has copied into this one's folder."""
+    experiment = facts.get("experiment", {})
+    for column, field in (("norm", "norm"), ("seed", "seed"), ("train_slots", "slots")):
+        others = [entry for entry in rows.unique(column) if entry != experiment.get(field, entry)]
+        if others:
+            raise UserError(
+                f"{folder / ROWS} holds rows of a run with {field} {others[0]}, but this run has {experiment[field]}; "
+                f"delete that folder and run `slotnorm eval {folder}` again"
+            )
 
 
 def _load(folder: Path, facts: dict[str, Any], notes: list[str]) -> Rows:

@@ -97,6 +97,8 @@ class RunEvaluation:
 
     def evaluate(self) -> Rows:
         """The rows with every number of slots: those that are there, and the others made."""
+        if (begun := self._begun_before()) is not None:
+            return begun.evaluate()
         make_subfolder(self.folder)
         with Lock(self.folder) as lock:
             header = self.evaluation.header
@@ -112,6 +114,14 @@ class RunEvaluation:
             self._remove_parts()
             self._judge(header)
         return Rows.concat([rows[number] for number in self.slots], header)
+
+    def _begun_before(self) -> "RunEvaluation | None":
+        """The same without newer metrics, where one is half-written that was begun before there were any."""
+        own, halves = self.parts_folder, (self.folder / ".unfinished").glob(f"{self.test.name}@*")
+        if own.is_dir() or not any(halves):
+            return None
+        before = dataclasses.replace(self, evaluation=self.evaluation.without_newer_metrics())
+        return before if before.parts_folder != own and before.parts_folder.is_dir() else None
 
     def _save(
         self, rows: dict[int, Rows], header: dict[str, Any], on_disk: dict[Path, Rows | None], is_new: bool
@@ -163,7 +173,8 @@ class RunEvaluation:
             if rows is None:
                 continue
             identity = {name: value for name, value in self.evaluation.identity.items() if name != "metrics"}
-            lacking = set(self.evaluation.metrics).difference(rows.unique("metric"))
+            newer = {name for name, metric in all_metrics().items() if metric.is_newer}
+            lacking = set(self.evaluation.metrics).difference(rows.unique("metric"), newer)
             if any(rows.header.get(name) != value for name, value in identity.items()):
                 objection = "was made otherwise (protocol, iterations or scenes)"
             elif lacking:
