@@ -67,6 +67,8 @@ def test_a_folder_of_pictures_is_learned_evaluated_and_reported_without_masks(tm
     assert f"{' | '.join(numbers)} | {used:.2f} of 3 |" in text
     assert f"<td>{'</td><td>'.join(numbers)}</td><td>{used:.2f} of 3</td>" in text
     assert text.count("Is it working?") >= 2
+    assert ("try: " in text) == judged["failed"]
+    assert "No study was tested both" not in text
 
 
 def test_pictures_with_masks_are_scored_by_them(tmp_path, capsys):

@@ -25,21 +25,27 @@ class Verdict:
     norm: str
     cells: tuple[str, ...]
     """As COLUMNS names them."""
+    advice: str
+    """What is wrong and what to try, a sentence; empty where nothing is."""
 
 
 def verdicts(section: Section) -> list[Verdict]:
     """Of each run of a section; none where scores tell more, or nothing was measured."""
     if "f_ari" in section.metrics() or not any(run.facts.get("binding") for run in section.runs):
         return []
-    return [Verdict(run.name, run.norm, (_found(run), *_numbers(run))) for run in section.runs]
+    return [Verdict(run.name, run.norm, (_found(run), *_numbers(run)), _advice(run)) for run in section.runs]
 
 
 def _found(run: RunScores) -> str:
-    """ "follow the pictures", "do not bind: the model splits the image by place; try: ...", or "not judged"."""
+    return {None: "not judged", False: "follow the pictures", True: "do not bind"}[run.failed]
+
+
+def _advice(run: RunScores) -> str:
     if not run.failed:
-        return "not judged" if run.failed is None else "follow the pictures"
+        return ""
     reason = str(run.facts["binding"].get("reason", ""))
-    return f"do not bind: the model {reason}" + (f"; try: {ADVICE[reason]}" if reason in ADVICE else "")
+    tried = f"; try: {ADVICE[reason]} (docs/not-binding.md)" if reason in ADVICE else ""
+    return f"{run.name}: the model {reason}{tried}."
 
 
 def _numbers(run: RunScores) -> list[str]:

@@ -191,7 +191,8 @@ def _label_free(contents: SectionContents) -> list[str]:
         return []
     lines = [f"### {label_free.TITLE}", "", label_free.WORDS, "", f"| run | {' | '.join(label_free.COLUMNS)} |"]
     lines.append("|---" * (1 + len(label_free.COLUMNS)) + "|")
-    return [*lines, *(f"| {' | '.join(map(escaped, (verdict.run, *verdict.cells)))} |" for verdict in found), ""]
+    lines += [f"| {' | '.join(map(escaped, (verdict.run, *verdict.cells)))} |" for verdict in found]
+    return [*lines, "", *(f"- {escaped(verdict.advice)}" for verdict in found if verdict.advice), ""]
 
 
 def _figure(contents: SectionContents, figure: Figure, which: str, choice: Choice) -> list[str]:

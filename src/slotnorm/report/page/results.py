@@ -5,12 +5,12 @@ from collections.abc import Callable, Sequence
 from slotnorm.report import background_figure, count_figure, label_free
 from slotnorm.report.appearance import AVERAGE_PRECISIONS
 from slotnorm.report.curves import Panel
-from slotnorm.report.effects import DEFINITION
+from slotnorm.report.effects import DEFINITION, METRICS
 from slotnorm.report.page.finding import over_studies
 from slotnorm.report.page.forest import draw_effects
 from slotnorm.report.page.markup import Markup, element
 from slotnorm.report.page.panels import Shown, draw_panels, shown_panels
-from slotnorm.report.page.parts import Draft, Part, folded, own_title, panel_title, part, prose
+from slotnorm.report.page.parts import Draft, Part, folded, listing, own_title, panel_title, part, prose
 from slotnorm.report.page.slider import Slider
 from slotnorm.report.page.tables import draw_verdicts, draw_with_and_without
 from slotnorm.report.sections import Section
@@ -38,6 +38,7 @@ _EFFECT = (
     "95 % interval. Left of zero the score is lost."
 )
 _NO_EFFECT = "No study was tested both with as many slots as in training and with three times as many."
+_NO_SCORES = "Nothing was compared with true objects, so nobody knows what more slots do to a score."
 _TRANSFER = "The same models on scenes of another kind, which they were never trained on (zero-shot)."
 
 _SPOKEN_OF = ("f_ari", "ari", "l2", *AVERAGE_PRECISIONS)
@@ -50,7 +51,8 @@ def working(draft: Draft) -> Part | None:
     children: list[object] = []
     for contents in draft.report.sections:
         if found := label_free.verdicts(contents.section):
-            children += [draft.heading_of(contents.section), draw_verdicts(found)]
+            advice = listing(verdict.advice for verdict in found if verdict.advice)
+            children += [draft.heading_of(contents.section), draw_verdicts(found), advice]
     return part("working", label_free.TITLE, *prose(label_free.WORDS), *children) if children else None
 
 
@@ -139,7 +141,8 @@ def _groups(panels: Sequence[Shown]) -> list[list[Shown]]:
 def effect(draft: Draft) -> Part:
     name, heading, drawn = "effect", "The effect, in every study", draw_effects(draft.report)
     if drawn is None:
-        return part(name, heading, element("p", _NO_EFFECT, class_="lacks"))
+        scored = any(contents.section.metrics().intersection(METRICS) for contents in draft.report.sections)
+        return part(name, heading, element("p", _NO_EFFECT if scored else _NO_SCORES, class_="lacks"))
     definition = folded("How these numbers are made", element("p", DEFINITION))
     return part(name, heading, *prose(over_studies(draft.report), _EFFECT), drawn, definition)
 
