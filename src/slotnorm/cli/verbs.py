@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from slotnorm.cli import dispatch
 from slotnorm.cli.data_verbs import DATA_VERBS, Objects, open_backbone
-from slotnorm.cli.dispatch import reads_arguments
+from slotnorm.cli.dispatch import importing, reads_arguments
 from slotnorm.cli.launching import launched
 from slotnorm.cli.signatures import POSITIONAL, Argument
 from slotnorm.cli.training_options import parse_sweep, parse_training
@@ -70,8 +70,9 @@ def train(arguments: list[str], prog: str) -> None:
     asked = parse_training(arguments, prog)
     if asked is None:
         return
-    from slotnorm.runtime import allocator
-    from slotnorm.training.loop import train
+    with importing():
+        from slotnorm.runtime import allocator
+        from slotnorm.training.loop import train
 
     allocator.keep_freed_memory()
     run = train(
@@ -181,12 +182,13 @@ def evaluate(
         shards: ranges of scenes that jobs score side by side, per run; changes no row
         shard: only score this range, counted from 0, and keep it beside the others
     """
-    from slotnorm.evaluation.rows import Rows
-    from slotnorm.runtime import allocator
-    from slotnorm.runtime.shards import Shard
-    from slotnorm.studies.evaluation_jobs import evaluate_on, score_shard
-    from slotnorm.studies.options import evaluation_words
-    from slotnorm.studies.run_evaluation import describe, plan_evaluations, read_judgement
+    with importing():
+        from slotnorm.evaluation.rows import Rows
+        from slotnorm.runtime import allocator
+        from slotnorm.runtime.shards import Shard
+        from slotnorm.studies.evaluation_jobs import evaluate_on, score_shard
+        from slotnorm.studies.options import evaluation_words
+        from slotnorm.studies.run_evaluation import describe, plan_evaluations, read_judgement
 
     allocator.keep_freed_memory()
     part = Shard(shard or 0, shards)
@@ -332,8 +334,9 @@ def segment(
         weights: of the backbone, a file or hub
         device: where models run: auto (a GPU if there is one), cpu, cuda or mps
     """
-    from slotnorm.report.segmenter import Segmenter, segment_files
-    from slotnorm.training.loading import load
+    with importing():
+        from slotnorm.report.segmenter import Segmenter, segment_files
+        from slotnorm.training.loading import load
 
     model = load(run, device)
     protocol = model.experiment.recipe.protocol if model.experiment else "paper"

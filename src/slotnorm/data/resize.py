@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
 from slotnorm.config import Fit
 
@@ -80,6 +79,8 @@ def centred_square(height: int, width: int) -> tuple[int, int, int]:
 @lru_cache(maxsize=16)
 def _weights(length: int, size: int, method: Method, channels: int = 1) -> Any:
     """Sparse float32 (size * channels, length * channels): what inputs contribute to outputs along one axis."""
+    from scipy import sparse
+
     places = (np.arange(size) + 0.5) * length / size - 0.5
     if method == "bilinear":
         places = np.clip(places, 0, length - 1)

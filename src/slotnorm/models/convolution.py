@@ -57,6 +57,8 @@ class TransposedConvolution(nn.ConvTranspose2d):
 
 def reach_of_taps(size: int, kernel: int, stride: int) -> Tensor:
     """Where each tap of a transposed convolution reaches from a map of `size`: (kernel², (stride · size)²), 0 or 1."""
+    if torch.get_default_device().type == "meta":  # shapes alone: computing them there would load a compiler
+        return torch.empty(kernel**2, (stride * size) ** 2)
     places = torch.arange(stride * size) + kernel // 2 - torch.arange(kernel)[:, None]  # stride times the input's place
     reach = (places % stride == 0) & (places >= 0) & (places < stride * size)
     reach = reach.to(torch.get_default_dtype())  # that of the weights it is multiplied with
@@ -78,7 +80,9 @@ def lay_out(images: Tensor, layers: nn.Sequential) -> Tensor:
     """Maps (B, C, H, W) in the layout that is fastest for the layers: channels last, unless one goes by transforms."""
     weights = [layer.weight for layer in layers if isinstance(layer, TransposedConvolution) and layer.stride == (1, 1)]
     if _can_be_fast(images) and not any(_is_fast(images, weight) for weight in weights):
-        return images.contiguous(memory_format=torch.channels_last)
+        rows = images.contiguous(memory_format=torch.channels_last).permute(0, 2, 3, 1).flatten(0, 1)
+        # a single image is contiguous whatever its first stride is, but without the right one oneDNN takes it for usual
+        return rows.view(len(images), *images.shape[2:], -1).permute(0, 3, 1, 2)
     return images.contiguous()
 
 

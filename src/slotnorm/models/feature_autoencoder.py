@@ -89,7 +89,9 @@ class FeatureDecoder(nn.Module):
 
     def __init__(self, tokens: int, features: int, dim: int, width: int) -> None:
         super().__init__()
-        self.position = nn.Parameter(torch.randn(tokens, dim))
+        self.position = nn.Parameter(torch.empty(tokens, dim))
+        if not self.position.is_meta:
+            nn.init.normal_(self.position)
         self.mlp = multilayer(dim, width, width, width, 1 + features)
 
     def forward(self, slots: Tensor, reconstruct: bool = True, recompute: bool = False) -> tuple[Tensor, Tensor | None]:

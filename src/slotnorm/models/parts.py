@@ -177,12 +177,13 @@ class PositionEmbedding(nn.Module):
             raise UserError(f"position_scale is {scale}; it must be zero or positive and finite, or None for Glorot's")
         self.size, self.kind = size, kind
         self._points: Tensor | None = None
-        num_features = POSITIONS[kind](size).shape[0]
+        with torch.device("cpu"):  # where shapes alone are made, computing them on "meta" would load a compiler
+            num_features = POSITIONS[kind](1).shape[0]
         self.weight = nn.Parameter(torch.empty(dim, num_features))
         self.bias = nn.Parameter(torch.zeros(dim))
         if scale is None:
             nn.init.xavier_uniform_(self.weight)
-        else:
+        elif not self.weight.is_meta:
             nn.init.normal_(self.weight, std=scale / math.sqrt(num_features))
 
     def forward(self) -> Tensor:

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 from torch.nn.functional import huber_loss, one_hot, pad
 
@@ -116,6 +115,8 @@ def _match(costs: Tensor) -> tuple[Tensor, Tensor]:
 
     An operator of its own, so that a compiled graph is not broken by it.
     """
+    from scipy.optimize import linear_sum_assignment
+
     # a cost that is not finite must reach the loss, where it is noticed, and not stop the matching
     table = costs.cpu().double().nan_to_num(nan=1e30, posinf=1e30, neginf=1e30).numpy()
     pairs = np.stack([linear_sum_assignment(image) for image in table], axis=1)

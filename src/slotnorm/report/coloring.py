@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from scipy.optimize import linear_sum_assignment
 
 from slotnorm.evaluation.examples import Examples
 from slotnorm.report.resampling import one_thread, product
@@ -163,6 +162,8 @@ def _match(
     shares: NDArray[np.float64], wanted: Mapping[int, NDArray[np.float64]], before: Mapping[int, NDArray[np.float64]]
 ) -> NDArray[np.int64]:
     """A colour number for each of the masks (K, h, w), or -1: what it covers counts most, then what was before."""
+    from scipy.optimize import linear_sum_assignment
+
     numbers = [*wanted, *(number for number in before if number not in wanted)]
     score = np.zeros((len(shares), len(numbers)))
     for reference, weight in ((wanted, 1.0), (before, _FOR_THE_SAME_AS_BEFORE)):

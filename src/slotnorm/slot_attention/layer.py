@@ -77,6 +77,8 @@ class SlotAttention(nn.Module):
         """Draw the initial values: Glorot for the maps, an orthogonal recurrent kernel, biases zero."""
         if protocol not in ("paper", "authors"):
             raise ValueError(f"protocol is {protocol!r}; it must be 'paper' or 'authors'")
+        if self.query.weight.is_meta:  # shapes alone: there are no numbers to draw
+            return
         for linear in (self.key, self.query, self.value, self.mlp[0], self.mlp[2]):
             nn.init.xavier_uniform_(linear.weight)  # type: ignore[arg-type]
         nn.init.xavier_uniform_(self.gru.weight_ih)
