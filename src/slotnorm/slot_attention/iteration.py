@@ -81,27 +81,26 @@ class Steps:
         self._has_own_backward = torch.is_grad_enabled() and own_backward_is_possible()
         self._tokens = tokens
         if self._has_own_backward:
-            self._tokens = _Share.apply(self._attending, tokens, *attending)
-            self._shared = _Share.apply(self._updating, *updating)
+            self._tokens = _Share.apply((self._attending, self._updating), tokens, *attending, *updating)
 
     def attend(self, slots: Tensor) -> Gathered:
         """What slots find in the tokens."""
         if not self._has_own_backward:
-            return _attend(slots, self._tokens, self._attending)[0]
-        return _Step.apply(slots, None, self._tokens, None, self._attending, None)[1:]  # type: ignore[no-any-return]
+            return _attend(slots.flatten(0, 1), slots.shape, self._tokens, self._attending)[0]
+        return _Step.apply(slots, None, self._tokens, self._attending, None)[1:]  # type: ignore[no-any-return]
 
     def update(self, slots: Tensor, updates: Tensor) -> Tensor:
         """The next slots: a GRU, then a residual MLP."""
         if not self._has_own_backward:
             return _plain_update(slots, updates, self._updating)
-        return _Step.apply(slots, updates, None, self._shared, None, self._updating)[0]  # type: ignore[no-any-return]
+        return _Step.apply(slots, updates, self._tokens, None, self._updating)[0]  # type: ignore[no-any-return]
 
     def advance(self, slots: Tensor, updates: Tensor) -> tuple[Tensor, Gathered]:
         """The next slots, and what they find: one step of automatic differentiation instead of two."""
         if not self._has_own_backward:
             slots = self.update(slots, updates)
             return slots, self.attend(slots)
-        new, *gathered = _Step.apply(slots, updates, self._tokens, self._shared, self._attending, self._updating)
+        new, *gathered = _Step.apply(slots, updates, self._tokens, self._attending, self._updating)
         return new, (gathered[0], gathered[1], gathered[2])
 
 
@@ -164,23 +163,28 @@ class _Common(Generic[_Parameters]):
 
 
 class _Share(torch.autograd.Function):
-    """The identity on the first of the shared tensors; its backward runs after the iterations', for all of them."""
+    """The identity on the tokens; its backward runs after the iterations', for all that they share."""
 
     @staticmethod
-    def forward(ctx: Any, common: _Common[Any], *shared: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, commons: tuple[_Common[Attending], _Common[Updating]], tokens: Tensor, *parameters: Tensor
+    ) -> Tensor:
         ctx.set_materialize_grads(False)
-        ctx.common, ctx.number = common, len(shared)
-        return shared[0]
+        ctx.commons = commons
+        return tokens
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, ...]:
-        gradients = ctx.common.collect() or [None] * ctx.number
-        if isinstance(gradients[0], list):
-            with without_autocast(gradients[0][0][0]):
-                gradients[0] = _add_products(gradients[0]) if ctx.needs_input_grad[1] else None
-        if gradient is not None:  # what operations on the shared tensor left, when a gradient is differentiated again
-            gradients[0] = gradient if gradients[0] is None else gradients[0] + gradient
-        return None, *gradients
+        attending, updating = ctx.commons
+        pairs, *for_attending = attending.collect() or [None] * (1 + len(attending.parameters))
+        for_updating = updating.collect() or [None] * len(updating.parameters)
+        for_tokens = None
+        if pairs is not None and ctx.needs_input_grad[1]:
+            with without_autocast(pairs[0][0]):
+                for_tokens = _add_products(pairs)
+        if gradient is not None:  # what operations on the tokens left, when a gradient is differentiated again
+            for_tokens = gradient if for_tokens is None else for_tokens + gradient
+        return None, for_tokens, *for_attending, *for_updating
 
 
 def _add_products(pairs: list[_Factors]) -> Tensor:
@@ -210,74 +214,83 @@ def _add_products(pairs: list[_Factors]) -> Tensor:
 
 
 class _Step(torch.autograd.Function):
-    """`_update` where there are updates, then `_attend` where there are tokens; `shared` only orders the backward."""
+    """`_update` where that is asked, then `_attend` where that is; the tokens also order the backward."""
 
     @staticmethod
     def forward(
-        ctx: Any, slots: Tensor, updates: Tensor | None, tokens: Tensor | None, shared: Tensor | None,
+        ctx: Any, slots: Tensor, updates: Tensor | None, tokens: Tensor,
         attending: _Common[Attending] | None, updating: _Common[Updating] | None,
     ) -> tuple[Tensor | None, ...]:  # fmt: skip
         ctx.set_materialize_grads(False)
         ctx.attending, ctx.updating = attending, updating
         new, gathered, *ctx.remembered = _step(slots, updates, tokens, attending, updating)
+        # those that `remembered` has in rows, too: it is here that one that was changed in place is noticed
         ctx.save_for_backward(slots, updates, tokens, new, gathered[0])
         return new, *gathered
 
     @staticmethod
     def backward(ctx: Any, for_new: Tensor | None, *for_gathered: Tensor | None) -> tuple[Tensor | None, ...]:
-        slots, updates, tokens, new, attention = ctx.saved_tensors
+        slots, updates, tokens, _, attention = ctx.saved_tensors
         remembered, ctx.remembered = ctx.remembered, None  # to be freed; a second backward does the step again
+        for_slots = None if for_new is None else for_new.flatten(0, 1)
         for_updates = None
         with without_autocast(slots):  # the loss may be differentiated inside of autocast
             if remembered is None or torch.is_grad_enabled():
-                new, (attention, _, _), *remembered = _step(slots, updates, tokens, ctx.attending, ctx.updating)
+                _, (attention, _, _), *remembered = _step(slots, updates, tokens, ctx.attending, ctx.updating)
             of_update, of_attention = remembered
             if any(part is not None for part in for_gathered):
-                seen = slots if new is None else new
-                for_seen = _attend_backward(seen, tokens, attention, of_attention, ctx.attending, *for_gathered)
-                for_new = for_seen if for_new is None else for_new + for_seen
-            if updates is not None and for_new is not None:
-                for_new, for_updates = _update_backward(slots, updates, of_update, ctx.updating, for_new)
-        return for_new, for_updates, None, None, None, None
+                for_seen = _attend_backward(tokens, attention, of_attention, ctx.attending, *for_gathered)
+                for_slots = for_seen if for_slots is None else for_slots + for_seen
+            if of_update is not None and for_slots is not None:
+                for_slots, for_updates = _update_backward(of_update, ctx.updating, for_slots)
+                for_updates = for_updates.view_as(slots)
+        return None if for_slots is None else for_slots.view_as(slots), for_updates, None, None, None
 
 
 def _step(
-    slots: Tensor, updates: Tensor | None, tokens: Tensor | None,
+    slots: Tensor, updates: Tensor | None, tokens: Tensor,
     attending: _Common[Attending] | None, updating: _Common[Updating] | None,
 ) -> tuple[Tensor | None, Any, Any, Any]:  # fmt: skip
     """The new slots, what was gathered, and what the backward of each needs besides; None where it was not asked."""
     new = of_update = of_attention = None
     gathered: Any = (None, None, None)
+    rows = slots.flatten(0, 1)
     if updates is not None and updating is not None:
-        new, of_update = _update(slots, updates, updating)
-    if tokens is not None and attending is not None:
-        gathered, of_attention = _attend(slots if new is None else new, tokens, attending)
+        rows, of_update = _update(rows, updates.flatten(0, 1), updating)
+        new = rows.view_as(slots)
+    if attending is not None:
+        gathered, of_attention = _attend(rows, slots.shape, tokens, attending)
     return new, gathered, of_update, of_attention
 
 
-def _attend(slots: Tensor, tokens: Tensor, common: _Common[Attending]) -> tuple[Gathered, tuple[Tensor, ...]]:
-    """What slots find in the tokens, and what the backward needs besides."""
+# from here on slots and update codes are rows (B · K, D)
+
+
+def _attend(
+    slots: Tensor, shape: torch.Size, tokens: Tensor, common: _Common[Attending]
+) -> tuple[Gathered, tuple[Tensor, ...]]:
+    """What slots of `shape` (B, K, D) find in the tokens, and what the backward needs besides."""
     scale, shift, query, key, value = common.parameters
-    standard, mean, deviation = torch.native_layer_norm(slots.flatten(0, 1), scale.shape, scale, shift, common.epsilon)
+    standard, mean, deviation = torch.native_layer_norm(slots, scale.shape, scale, shift, common.epsilon)
     queries = linear(standard, query)
-    probes = (queries @ key).unflatten(0, slots.shape[:2])
+    probes = (queries @ key).view(shape[0], shape[1], tokens.shape[2])
     attention = torch.bmm(probes, tokens.mT).softmax(dim=1)
     if common.present is not None:
         attention = attention * common.present
-    gathered = torch.bmm(attention, tokens)
-    outcome = attention, linear(gathered, value), attention.sum(-1, keepdim=True)
-    return outcome, (standard, mean, deviation, queries, probes, gathered)
+    gathered = torch.bmm(attention, tokens).flatten(0, 1)
+    outcome = attention, linear(gathered, value).view(shape), attention.sum(-1, keepdim=True)
+    return outcome, (slots, standard, mean, deviation, queries, probes, gathered)
 
 
 def _attend_backward(
-    slots: Tensor, tokens: Tensor, attention: Tensor, remembered: tuple[Tensor, ...], common: _Common[Attending],
+    tokens: Tensor, attention: Tensor, remembered: tuple[Tensor, ...], common: _Common[Attending],
     for_attention: Tensor | None, for_sums: Tensor | None, for_mass: Tensor | None,
 ) -> Tensor:  # fmt: skip
     """The gradient of the slots; what tokens and parameters get is added to what is common."""
     scale, shift, query, key, value = common.parameters
-    standard, mean, deviation, queries, probes, gathered = remembered
-    for_sums = torch.zeros_like(slots) if for_sums is None else for_sums
-    for_gathered = for_sums @ value
+    slots, standard, mean, deviation, queries, probes, gathered = remembered
+    for_sums = torch.zeros_like(slots) if for_sums is None else for_sums.flatten(0, 1)
+    for_gathered = (for_sums @ value).view_as(probes)
     if for_mass is None:
         gradient = torch.bmm(for_gathered, tokens.mT)
     else:
@@ -287,18 +300,16 @@ def _attend_backward(
     logits = softmax_backward(gradient, attention, dim=1)
     for_probes = torch.bmm(logits, tokens).flatten(0, 1)
     for_queries = linear(for_probes, key)
-    for_slots, for_scale, for_shift = _standardize_backward(
-        for_queries @ query, slots.flatten(0, 1), mean, deviation, scale, shift
-    )
+    for_slots, for_scale, for_shift = _standardize_backward(for_queries @ query, slots, mean, deviation, scale, shift)
     common.add(
         [(logits, probes), (attention, for_gathered)], for_scale, for_shift,
-        (for_queries, standard), (queries, for_probes), (for_sums.flatten(0, 1), gathered.flatten(0, 1)),
+        (for_queries, standard), (queries, for_probes), (for_sums, gathered),
     )  # fmt: skip
-    return for_slots.view_as(slots)
+    return for_slots
 
 
 def _plain_update(slots: Tensor, updates: Tensor, common: _Common[Updating]) -> Tensor:
-    """The next slots, in as few calls as torch has for it: on a GPU its GRU is one."""
+    """The next slots (B, K, D), in as few calls as torch has for it: on a GPU its GRU is one."""
     scale, shift, from_updates, update_bias, from_slots, slot_bias, widen, widen_bias, narrow, narrow_bias = (
         common.parameters
     )
@@ -313,27 +324,29 @@ def _update(slots: Tensor, updates: Tensor, common: _Common[Updating]) -> tuple[
     scale, shift, from_updates, update_bias, from_slots, slot_bias, widen, widen_bias, narrow, narrow_bias = (
         common.parameters
     )
-    before, dim = slots.flatten(0, 1), slots.shape[-1]
-    of_updates = linear(updates.flatten(0, 1), from_updates, update_bias).split_with_sizes((2 * dim, dim), 1)
-    of_slots = linear(before, from_slots, slot_bias).split_with_sizes((2 * dim, dim), 1)
+    dim = slots.shape[1]
+    of_updates = linear(updates, from_updates, update_bias).split_with_sizes((2 * dim, dim), 1)
+    of_slots = linear(slots, from_slots, slot_bias).split_with_sizes((2 * dim, dim), 1)
     gates = (of_updates[0] + of_slots[0]).sigmoid_()
     reset, keep = gates.chunk(2, 1)
     candidate = torch.addcmul(of_updates[1], reset, of_slots[1]).tanh_()
-    change = before - candidate
+    change = slots - candidate
     new = torch.addcmul(candidate, keep, change)
     standard, mean, deviation = torch.native_layer_norm(new, scale.shape, scale, shift, common.epsilon)
     wide = linear(standard, widen, widen_bias).relu_()
-    remembered = gates, reset, keep, of_slots[1], candidate, change, new, standard, mean, deviation, wide
-    return (new + linear(wide, narrow, narrow_bias)).view_as(slots), remembered
+    of_mlp = new, standard, mean, deviation, wide
+    return new + linear(wide, narrow, narrow_bias), (
+        slots, updates, gates, reset, keep, of_slots[1], candidate, change, *of_mlp,
+    )  # fmt: skip
 
 
 def _update_backward(
-    slots: Tensor, updates: Tensor, remembered: tuple[Tensor, ...], common: _Common[Updating], gradient: Tensor
+    remembered: tuple[Tensor, ...], common: _Common[Updating], gradient: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The gradients of slots and update codes; what the parameters get is added to what is common."""
     scale, shift, from_updates, _, from_slots, _, widen, _, narrow, _ = common.parameters
-    gates, reset, keep, slot_candidate, candidate, change, new, standard, mean, deviation, wide = remembered
-    gradient = gradient.flatten(0, 1)
+    slots, updates, gates, reset, keep, slot_candidate, candidate, change, *of_mlp = remembered
+    new, standard, mean, deviation, wide = of_mlp
     for_wide = (gradient @ narrow).mul_(wide.sign())
     for_new, for_scale, for_shift = _standardize_backward(for_wide @ widen, new, mean, deviation, scale, shift)
     for_new = for_new + gradient
@@ -346,10 +359,10 @@ def _update_backward(
     from_slot = torch.cat([for_gates, for_candidate * reset], 1)
     common.add(
         for_scale, for_shift,
-        (from_update, updates.flatten(0, 1)), from_update.sum(0), (from_slot, slots.flatten(0, 1)), from_slot.sum(0),
+        (from_update, updates), from_update.sum(0), (from_slot, slots), from_slot.sum(0),
         (for_wide, standard), for_wide.sum(0), (gradient, wide), gradient.sum(0),
     )  # fmt: skip
-    return torch.addmm(kept, from_slot, from_slots).view_as(slots), (from_update @ from_updates).view_as(slots)
+    return torch.addmm(kept, from_slot, from_slots), from_update @ from_updates
 
 
 def _standardize_backward(
@@ -357,6 +370,6 @@ def _standardize_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of a LayerNorm's inputs, scale and shift."""
     wanted = [True, True, True]
-    return torch.ops.aten.native_layer_norm_backward(  # type: ignore[no-any-return]
+    return torch.ops.aten.native_layer_norm_backward.default(  # type: ignore[no-any-return]
         gradient, inputs, scale.shape, mean, deviation, scale, shift, wanted
     )
