@@ -2,9 +2,9 @@
 
     python benchmarks/report.py [--runs 10 84 200] [--scenes 320]
 
-Runs are of the four normalizations, with 15 numbers of slots on two sets of so many scenes and three metrics; each
-number of runs is reported by a process of its own, whose time (user and system) and largest memory are printed, with
-what one more run costs.
+Runs are of the four normalizations, with 15 numbers of slots on the toy study's sets, of so many scenes each, and
+three metrics; each number of runs is reported by a process of its own, whose time (user and system) and largest memory
+are printed, with what one more run costs.
 """
 
 import argparse
@@ -79,7 +79,7 @@ def main() -> None:
             further = ""
             if before is not None:
                 further = f"{(cost.seconds - before[1].seconds) / (number - before[0]):.2f}"
-            rows = number * 2 * len(SLOTS) * len(METRICS) * asked.scenes
+            rows = number * len(study("toy").tests) * len(SLOTS) * len(METRICS) * asked.scenes
             print(f"| {number} | {rows:,} | {cost.seconds:.1f} | {further} | {cost.megabytes:.0f} |", flush=True)
             before = (number, cost)
 

@@ -76,7 +76,13 @@ def test_a_change_that_may_be_noise_is_not_called_one(report):
 
 def test_it_says_what_it_rests_on(report):
     hedges = find(report).hedges
-    assert hedges[0].startswith("F-ARI says how well the slots tell the objects apart")
+    assert hedges[0].startswith(
+        "Slot Attention takes a scene apart into slots, at best one for each object. F-ARI says"
+    )
+    assert hedges[0].endswith(
+        "The baseline is the usual Slot Attention; the others differ from it in one line, a normalization."
+    )
+    assert not any("baseline" in hedge for hedge in find(made_up_report(norms=("batch_norm",), scenes=1)).hedges)
     assert hedges[1] == "From 3 runs of each normalization on scenes with 2 to 4 objects, as in training."
     assert hedges[2].startswith(
         "95 % intervals over scenes and runs, rough with so few runs: the baseline +0.05 to +0.07,"

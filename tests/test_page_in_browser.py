@@ -279,8 +279,15 @@ def test_an_address_leads_to_a_study_a_number_of_slots_and_a_scene(driver, addre
     assert "have no true masks" in read(driver, "#into-scores")
     opened(driver, f"{address}#toy&k=999&scene=99")
     shown(driver, f"toy 15 {read_scene(driver)}")
-    opened(driver, f"{address}#%E0%A4%A&k=x")
-    shown(driver, f"toy 15 {read_scene(driver)}")
+    junk = (
+        "%E0%A4%A&k=x", "toy&k=&scene=", "toy&k=NaN&scene=-1", "toy&k=-1e999&scene=1.5", "toy&&=&=1&__proto__=2&k", "&",
+        "__proto__&k=7", "toy&scene=length", "<script>alert(1)</script>&k=5", "#toy", "toy&k=7&k=999",
+    )  # fmt: skip
+    for place in junk:
+        opened(driver, f"{address}#{place}", STILL)
+        wait(driver, "document.querySelector('.explorer').dataset.shown")
+        assert read(driver, ".explorer output") in ("5", "15"), place
+        assert driver.execute_script("return document.querySelectorAll('.strip :checked').length") == 1
     assert driver.get_log("browser") == []
 
 

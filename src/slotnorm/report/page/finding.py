@@ -13,7 +13,11 @@ from slotnorm.report.effects import ALL, PROPOSED_LESS_OTHERS, WITHOUT_FAILED, C
 from slotnorm.report.page.words import counted, listed, set_in_words
 from slotnorm.report.resampling import Interval
 
-SCORE = "F-ARI says how well the slots tell the objects apart: 1 is perfect, 0 is chance."
+SCORE = (
+    "Slot Attention takes a scene apart into slots, at best one for each object. F-ARI says how well the slots tell "
+    "the objects apart: 1 is perfect, 0 is chance."
+)
+COMPARED = "The baseline is the usual Slot Attention; the others differ from it in one line, a normalization."
 _VISIBLE = 0.005  # a change that rounds to 0.00 is none
 _MUCH = 0.05  # of ARI: worth a word on the first screen
 _MOST_NAMED = 3
@@ -61,7 +65,7 @@ def find(report: Report) -> Finding:
     before, after = effect.slots
     sentence = f"With {after} slots instead of {before}, {_contrasted(_clauses(named))}."
     hedges = [
-        SCORE, _ground(report, contents, effect), _noise(effect, named), _background(report, contents, named),
+        _words(named), _ground(report, contents, effect), _noise(effect, named), _background(report, contents, named),
         _pictured(contents, effect),
     ]  # fmt: skip
     return Finding(sentence, tuple(hedge for hedge in hedges if hedge))
@@ -94,6 +98,11 @@ def _named(effect: Effect) -> list[Change]:
     wanted = [effect.change(norm) for norm in (OTHERS[0], *PROPOSED)]
     known = [change for change in wanted if change is not None]
     return known if len(known) > 1 else list(effect.changes[:_MOST_NAMED])
+
+
+def _words(named: Sequence[Change]) -> str:
+    """What a reader from elsewhere needs to know to follow the sentence."""
+    return f"{SCORE} {COMPARED}" if OTHERS[0] in {change.norm for change in named[:-1]} else SCORE
 
 
 def _clauses(changes: Sequence[Change]) -> list[str]:
