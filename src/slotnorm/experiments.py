@@ -248,7 +248,7 @@ _SMALL_ONES = (
     ),
     Study(
         Experiment(OWN, OWN, 8, _OWN),
-        "your pictures: --data FOLDER", (1,), 1.2, _SCALED, (_OWN_TEST,), test_scenes=128,
+        "your pictures: --data FOLDER", (1,), 0.9, _SCALED, (_OWN_TEST,), test_scenes=128,
     ),
 )  # fmt: skip
 
