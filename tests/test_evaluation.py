@@ -409,5 +409,5 @@ def test_a_model_that_splits_by_a_place_that_the_noise_chooses_is_judged_to_fail
 def test_an_evaluation_knows_its_columns(scenes: Scenes) -> None:
     columns = Evaluation(model_of("images"), scenes).columns
     assert [column for column in columns if column[0] == "masks"] == [
-        ("masks", name) for name in ("visible", "f_ari", "ari", "mbo", "miou", "l2")
+        ("masks", name) for name in ("visible", "f_ari", "ari", "mbo", "miou", "l2", "count")
     ]

@@ -123,7 +123,6 @@ def _check(cls: type[Metric]) -> None:
             raise TypeError(
                 f"{attribute} of metric {cls.__name__} is {getattr(cls, attribute)!r}; it must be one of {choices}"
             )
-    _check_kinds(cls)
     if (cls.of == "set") != (cls.needs == "properties"):
         raise TypeError(
             f"metric {cls.__name__} is one of a {cls.of} and needs {cls.needs}; of 'set' are those that need "
@@ -132,6 +131,7 @@ def _check(cls: type[Metric]) -> None:
     if cls.name in _registry:
         taken = _registry[cls.name]
         raise TypeError(f"metric name {cls.name!r} of {cls.__name__} is taken by {taken.__module__}.{taken.__name__}")
+    _check_kinds(cls)
 
 
 def _check_kinds(cls: type[Metric]) -> None:
