@@ -3,10 +3,10 @@
     python docs/publish_counts.py results/toy
 
 Of every run and set it writes RUN/rows/SET-count.npz: rows of the metric `count` alone, at the training K, twice and
-three times it and one slot more than the most objects. They are made with the published weights, which are in half
-precision; the header says so (`half_precision`), and names the weights that they were rounded from, as the other rows
-do, which stay as they are. Rows that have the metric, or have their file, are passed over; --slots counts at other K,
-and --data says where scenes are that are neither generated nor in the cache.
+three times it and one slot more than the most objects of its sets. They are made with the published weights, which are
+in half precision; the header says so (`half_precision`), and names the weights that they were rounded from, as the
+other rows do, which stay as they are. Rows that have the metric, or have their file, are passed over; --slots counts at
+other K, and --data says where scenes are that are neither generated nor in the cache.
 """
 
 import argparse
@@ -30,25 +30,26 @@ from slotnorm.training.runs import Run
 
 def count_published(folder: Path, slots: list[int] | None = None, data: Path | None = None) -> list[Path]:
     """Write what is lacking of one run."""
+    files = {path: Rows.load(path) for path in row_files.row_files(folder / "rows")}
+    trained = Run.open(folder).experiment.slots
+    most = max(int(rows["objects"].max()) for rows in files.values())
+    wanted = slots or [*(trained * factor for factor in range(1, SLOTS_FACTOR + 1)), most + 1]
     written = []
-    for path in row_files.row_files(folder / "rows"):
-        rows = Rows.load(path)
+    for path, rows in files.items():
         (dataset,) = rows.unique("dataset")
         target = path.with_name(f"{dataset}-count.npz")
         if CountError.name not in rows.unique("metric") and not target.exists():
-            count(folder, rows, dataset, slots, data).save(target)
+            count(folder, rows, dataset, wanted, data).save(target)
             archives.pack_tightly(target)
             written.append(target)
     return written
 
 
-def count(folder: Path, rows: Rows, dataset: str, slots: list[int] | None, data: Path | None) -> Rows:
-    """The rows of the count on the scenes of `rows`."""
+def count(folder: Path, rows: Rows, dataset: str, slots: list[int], data: Path | None) -> Rows:
+    """The rows of the count on the scenes of `rows`, at those K of `slots` that these have."""
     model, run, header = sn.load(folder), Run.open(folder), rows.header
     scenes = scenes_of(run, evaluation_set(dataset), header["num_scenes"], data)
-    trained = run.experiment.slots
-    wanted = slots or {*(trained * factor for factor in range(1, SLOTS_FACTOR + 1)), int(rows["objects"].max()) + 1}
-    numbers = sorted(set(wanted) & set(rows.unique("slots")))
+    numbers = sorted(set(slots) & set(rows.unique("slots")))
     evaluation = Evaluation(model, scenes, numbers, source=model.sources[0], metrics=[CountError])
     made = evaluation.header
     for name in ("scenes", "images", "iterations", "noise_seed"):

@@ -160,7 +160,7 @@ def test_objects_are_counted_with_published_weights_where_rows_lack_it_and_the_r
     made = Rows.load(path)
     made.where(metric=[name for name in made.unique("metric") if name != "count"]).save(path, made.header)
     before = path.read_bytes()
-    assert counts.count_published(published, [4], crowd) == [published / "rows" / "toy7-count.npz"]
+    assert counts.count_published(published, data=crowd) == [published / "rows" / "toy7-count.npz"]
     assert counts.count_published(published, [4], crowd) == [], "nor is it done twice"
     assert path.read_bytes() == before
     filled = Rows.load(published / "rows" / "toy7-count.npz")
