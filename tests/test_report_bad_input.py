@@ -109,3 +109,23 @@ def test_one_scene_without_objects(tmp_path: Path) -> None:
         value=np.where(rows["metric"] == "visible", 0, np.where(rows["metric"] == "f_ari", np.nan, rows["value"])),
     )
     reported(empty, tmp_path)
+
+
+def test_files_without_a_row_are_named_and_left_out(tmp_path: Path) -> None:
+    empty, _ = save(made_up("toy", NORMS, [1], SLOTS, images=4), tmp_path / "runs")
+    for path in (empty / "rows").glob("*.npz"):
+        rows = Rows.load(path)
+        rows.take(np.zeros(len(rows), dtype=bool)).save(path)
+    parsed = page_of(tmp_path)
+    assert f"Left out: {empty}: its files hold no rows; `slotnorm eval {empty}` makes them again" in parsed.text
+
+
+def test_names_that_are_too_long_for_a_file(tmp_path: Path) -> None:
+    for folder in save(made_up("toy", NORMS, [1], SLOTS, images=4), tmp_path / "runs"):
+        for path in (folder / "rows").glob("*.npz"):
+            rows = Rows.load(path)
+            document = {**rows.header["experiment"], "name": 500 * "x"}
+            rows.save(path, {**rows.header, "experiment": document})
+    page_of(tmp_path)
+    figures = sorted(path.name for path in (tmp_path / "out" / "figures").glob("x*-segmentation.svg"))
+    assert [len(name) for name in figures] == [80 + len("-01234567-segmentation.svg")]

@@ -119,7 +119,10 @@ def _read_run(folder: Path, notes: list[str], keep: Keep | None) -> RunScores | 
             return LeftOut(folder, f"still training, at step 0 of {run.experiment.recipe.steps}")
     if not any((folder / ROWS).glob("*.npz")):
         return LeftOut(folder, f"not evaluated yet; `slotnorm eval {folder}` does it")
-    rows = _load(folder, facts, notes).with_columns(run=folder.name)
+    parts = load_rows(folder / ROWS)
+    if not any(map(len, parts)):
+        return LeftOut(folder, f"its files hold no rows; `slotnorm eval {folder}` makes them again")
+    rows = _joined(parts, folder, facts, notes).with_columns(run=folder.name)
     _require_own(rows, folder, facts)
     try:
         (scores,) = summarize(rows)
@@ -148,9 +151,8 @@ def _require_own(rows: Rows, folder: Path, facts: dict[str, Any]) -> None:
             )
 
 
-def _load(folder: Path, facts: dict[str, Any], notes: list[str]) -> Rows:
+def _joined(parts: Sequence[Rows], folder: Path, facts: dict[str, Any], notes: list[str]) -> Rows:
     """All rows of a run, and in `facts` where they come from."""
-    parts = load_rows(folder / ROWS)
     headers = [part.header for part in parts]
     weights = list(dict.fromkeys(str(header.get("weights", "")) for header in headers))
     if len(weights) > 1:

@@ -1,5 +1,6 @@
 """Names made harmless: a run may be called anything, and what it is called must not become markup or a path."""
 
+import hashlib
 import re
 import unicodedata
 
@@ -11,6 +12,7 @@ _LATEX = {
     "ℓ": r"$\ell$", "∞": r"$\infty$", "−": "$-$", "→": r"$\rightarrow$", "↑": r"$\uparrow$", "↓": r"$\downarrow$",
     "–": "--", "…": r"\ldots{}", "“": "``", "”": "''", "’": "'",
 }  # fmt: skip
+_LONGEST = 80  # of a part of a file's name: two of them, a kind and an ending fit into the 255 letters of most disks
 _LAST_LATIN, _NOT_IN_LATEX = "ž", "ĦħĸĿŀŉŦŧ"  # LaTeX's T1 fonts have letters up to it but these
 
 
@@ -32,8 +34,14 @@ def latex(text: object) -> str:
 
 
 def file_name(text: object) -> str:
-    """A name of letters, digits, '.', '_' and '-' that is safe as a file's on any system; never empty or hidden."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", str(text)).strip(".-") or "unnamed"
+    """A name of letters, digits, '.', '_' and '-' that is safe as a file's on any system; never empty or hidden.
+
+    One that is too long is cut, and a hash of the whole keeps it apart from others that begin alike.
+    """
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", str(text)).strip(".-") or "unnamed"
+    if len(name) <= _LONGEST:
+        return name
+    return f"{name[:_LONGEST]}-{hashlib.sha256(str(text).encode(errors='replace')).hexdigest()[:8]}"
 
 
 def folder_name(text: object) -> str:
