@@ -1,6 +1,7 @@
 """How time and memory grow as one size doubles at a time, ours beside the pseudocode, with fitted exponents.
 
     OMP_NUM_THREADS=1 python benchmarks/growth.py [--rounds 5] [--only layer] [--figure docs/images/growth.png]
+    OMP_NUM_THREADS=1 python benchmarks/growth.py --working-memory
 
 The layer (forward and backward pass) and the three models (training step, evaluation) at a base size, and with one of
 N, K, D, batch or image size doubled again and again. Ours and the plain version (in tests/oracle.py, plain_models.py)
@@ -153,6 +154,26 @@ def growths() -> Iterator[Growth]:
             yield Growth(what, "K", (6, 12, 25, 50, 100, 200), vary("slots"))
 
 
+def show_working_memory() -> None:
+    """Print what evaluation holds at its peak apart from what it returns, in MB, for more and more slots."""
+    numbers = (6, 12, 25, 50, 100, 200)
+    print(f"| working memory in MB | | {' | '.join(f'K {number}' for number in numbers)} |")
+    print(f"|---|---|{'---|' * len(numbers)}")
+    for what, make in (
+        ("images, 128x128", lambda number: image(size=128, slots=number, is_training=False)),
+        ("features, 1,024", lambda number: features(tokens=1024, slots=number, is_training=False)),
+    ):
+        held: dict[str, list[str]] = {"ours": [], "plain": []}
+        for number in numbers:
+            rivals = make(number)
+            made: Any = rivals["ours"]()
+            kept = sum(tensor.nbytes for tensor in made if tensor is not None)
+            for who, cells in held.items():
+                cells.append(f"{(peak_bytes(rivals[who]) - kept) / 2**20:.0f}")
+        for who, cells in held.items():
+            print(f"| {what} | {who} | {' | '.join(cells)} |", flush=True)
+
+
 def exponent(points: list[Point], value: Callable[[Point], float]) -> float:
     """The slope of a line through the last three points, both axes logarithmic."""
     last = points[-3:]
@@ -189,9 +210,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", help="first word of what is measured: layer, images, features, properties")
     parser.add_argument("--figure", type=Path)
+    parser.add_argument("--working-memory", action="store_true", help="only evaluation's, over K")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     keep_freed_memory()
+    if arguments.working_memory:
+        show_working_memory()
+        return
     measured = []
     columns = ("what", "size", "from, to", "time grows as: ours (plain)", "memory grows as: ours (plain)")
     print(f"| {' | '.join(columns)} | plain / ours, time at the largest | ours / plain, memory |")
