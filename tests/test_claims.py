@@ -528,3 +528,10 @@ def test_an_average_precision_that_nobody_has_decides_nothing() -> None:
     outcome = ablation(lambda *_: 0.1, 0.0)
     assert (outcome.findings[1].holds, outcome.findings[1].reason) == (None, "shows nothing")
     assert (outcome.verdict, outcome.reasons) == ("undecided", ("shows nothing",))
+
+
+@pytest.mark.parametrize("residue", [1e-16, -1e-16])
+def test_what_rounding_leaves_decides_nothing(residue: float) -> None:
+    decision = exceeds(Estimate(residue, np.full(RESAMPLES, residue), runs=3, scenes=True), "")
+    assert decision.holds is None
+    assert decision.reason == "within noise"

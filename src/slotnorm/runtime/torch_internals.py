@@ -16,11 +16,11 @@ from torch import Tensor
 
 _VERSION = tuple(map(int, torch.__version__.split(".")[:2]))
 if _VERSION < (2, 6):
-    raise ImportError(f"slotnorm needs torch 2.6 or newer, this is {torch.__version__}: pip install 'torch>=2.6,<2.14'")
-if _VERSION >= (2, 14):  # installed over the bound; it will most likely do
+    raise ImportError(f"slotnorm needs torch 2.13, this is {torch.__version__}: pip install 'torch>=2.13,<2.14'")
+if _VERSION != (2, 13):  # installed past the bounds; the layer will most likely do
     logging.getLogger(__name__).warning(
-        f"torch {torch.__version__} is newer than 2.13, the newest that slotnorm was tested with; if something fails: "
-        "pip install 'torch>=2.6,<2.14'"
+        f"torch {torch.__version__} is not 2.13, the version that slotnorm is tested with; if something fails: "
+        "pip install 'torch>=2.13,<2.14'"
     )
 
 ADAM = importlib.import_module("torch.optim.adam")  # torch.optim deletes the attribute

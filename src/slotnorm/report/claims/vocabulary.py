@@ -14,6 +14,7 @@ NOTICEABLE_L2 = 0.05  # a share
 LARGE = 0.05
 ONE_BACKGROUND = 0.7
 GENERALLY = 0.75
+_ROUNDING = 1e-9  # what sums of equal scores may leave in place of 0; which way depends on NumPy's version
 FEWEST_RUNS = 2  # the fewest that the paper draws a curve of: batch norm on CLEVR (6, 11)
 FEWEST_FOR_SPREAD = 3
 
@@ -118,9 +119,9 @@ def exceeds(estimate: Estimate, words: str, by: float = 0.0) -> Decision:
     shown = f"{words} {signed(estimate.value)} {shown_interval(estimate.interval)}".rstrip()
     if estimate.runs < FEWEST_RUNS or (interval := estimate.interval) is None:
         return Decision(None, shown, "too few seeds")
-    if interval.low > by:
+    if interval.low > by + _ROUNDING:
         return Decision(True, shown)
-    return Decision(False, shown) if interval.high < by else Decision(None, shown, "within noise")
+    return Decision(False, shown) if interval.high < by - _ROUNDING else Decision(None, shown, "within noise")
 
 
 def within(estimate: Estimate, words: str, distance: float) -> Decision:
