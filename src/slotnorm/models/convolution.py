@@ -80,9 +80,12 @@ def lay_out(images: Tensor, layers: nn.Sequential) -> Tensor:
     """Maps (B, C, H, W) in the layout that is fastest for the layers: channels last, unless one goes by transforms."""
     weights = [layer.weight for layer in layers if isinstance(layer, TransposedConvolution) and layer.stride == (1, 1)]
     if _can_be_fast(images) and not any(_is_fast(images, weight) for weight in weights):
-        rows = images.contiguous(memory_format=torch.channels_last).permute(0, 2, 3, 1).flatten(0, 1)
+        laid_out = images.contiguous(memory_format=torch.channels_last)
+        if len(images) > 1:
+            return laid_out
         # a single image is contiguous whatever its first stride is, but without the right one oneDNN takes it for usual
-        return rows.view(len(images), *images.shape[2:], -1).permute(0, 3, 1, 2)
+        rows = laid_out.permute(0, 2, 3, 1).flatten(0, 1)
+        return rows.view(1, *images.shape[2:], -1).permute(0, 3, 1, 2)
     return images.contiguous()
 
 
