@@ -42,7 +42,7 @@ def main() -> None:
     text = page.read_text(encoding="utf-8")
     for name, table in tables.items():
         print(table, end="\n\n")
-        begin, end = f"<!-- made: {name} -->\n", "\n<!-- end -->"
+        begin, end = f"<!-- computed: {name} -->\n", "\n<!-- end -->"
         before, rest = text.split(begin)
         text = before + begin + table + end + rest.split(end, 1)[1]
     if num == STUDY.test_scenes:
