@@ -1,4 +1,4 @@
-"""Tables of docs/results/robustness.md: published runs with other numbers of iterations, and at another image size.
+"""Tables of docs/robustness.md: published runs with other numbers of iterations, and at another image size.
 
     python docs/make_robustness.py               # both tables of the toy study, about ten minutes of one core
     python docs/make_robustness.py --scenes 64   # the same with fewer scenes, to look at; writes nothing
@@ -38,7 +38,7 @@ def main() -> None:
     torch.set_num_threads(1)
     models = {norm: published(norm) for norm in MAIN}
     tables = {"iterations": over_iterations(models, num), "size": over_sizes(models, num)}
-    page = ROOT / "docs" / "results" / "robustness.md"
+    page = ROOT / "docs" / "robustness.md"
     text = page.read_text(encoding="utf-8")
     for name, table in tables.items():
         print(table, end="\n\n")
