@@ -445,7 +445,8 @@ def test_a_loss_that_is_not_finite_never_reaches_the_weights(tmp_path: Path, dat
     assert all(tensor.isfinite().all() for tensor in run.weights().tensors.values())
 
 
-def test_weights_that_are_not_finite_are_not_saved(tmp_path: Path, data: Path) -> None:
+def test_weights_that_are_not_finite_are_not_saved(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slotnorm.config._LARGEST", 1e39)  # such a rate is refused; here it stands for any other cause
     experiment = tiny.experiment(learning_rate=1e38, warmup_steps=0, clip=None, steps=1)
     with pytest.raises(UserError, match="is not finite and is not saved"):
         train(experiment, tmp_path, data=data)
