@@ -50,8 +50,8 @@ SUMMARIZED = (("F-ARI", "f_ari", 3), ("ARI", "ari", 3), ("ℓ²", "l2", 4), ("AP
 
 
 def studies(results: Path = RESULTS) -> list[Path]:
-    """The folders of published runs, one per study."""
-    return sorted(path for path in results.iterdir() if path.is_dir())
+    """The folders of published runs, one per study; results/unfinished holds runs that are still in training."""
+    return sorted(path for path in results.iterdir() if path.is_dir() and path.name != "unfinished")
 
 
 def rebuild(out: Path, results: Path = RESULTS) -> Report:
