@@ -68,8 +68,11 @@ def modules() -> list[str]:
 
 
 def module_page(name: str) -> str:
-    """All of one module."""
+    """All of one module; a search names it after the pages that explain."""
     lines = [
+        "---",
+        "search: {boost: 0.2}",
+        "---",
         f"# `{name}`",
         "",
         "For those who read or change the code.",
