@@ -1,11 +1,13 @@
 """The overhead of an engine: 40 tiny jobs from submission to all finished, against local processes with as many slots.
 
-python benchmarks/clusters.py [local slurm ray]: starts SLURM's daemons and Ray's nodes on this machine, as the tests in
-tests/cluster do, one engine after the other, and prints a table for docs/clusters.md.
+python benchmarks/clusters.py: starts SLURM's daemons and Ray's nodes on this machine, as the tests in tests/cluster do,
+and prints a table for docs/clusters.md. Local processes have their turn before and after each engine, so that a machine
+that is busy with something else shows in the table.
 """
 
 import contextlib
 import os
+import statistics
 import sys
 import tempfile
 import time
@@ -33,25 +35,26 @@ def measure(folder: Path, data: Path, words: list[str], environment: dict[str, s
 
 
 def main(engines: list[str]) -> None:
-    seconds = {}
+    seconds: list[tuple[str, float]] = []
     with tempfile.TemporaryDirectory(prefix="slotnorm-") as name:
         folder = Path(name)
         data = tiny.build_scenes(folder / "data").directory
-        for engine in engines:
+        for number, engine in enumerate(engines):
             with contextlib.ExitStack() as stack:
                 words, environment = ["--jobs", str(SLOTS)], dict(os.environ)
                 if engine == "slurm":
-                    words, environment = [], stack.enter_context(slurm_daemons.running(folder / "slurm"))
+                    words, environment = [], stack.enter_context(slurm_daemons.running(folder / f"slurm-{number}"))
                 elif engine == "ray":
                     nodes = stack.enter_context(ray_nodes.running())
                     words, environment = ["--address", nodes.address], nodes.environment
-                seconds[engine] = measure(folder / engine / "sweep", data, ["--on", engine, *words], environment)
-                print(f"{engine}: {seconds[engine]:.1f} s", file=sys.stderr, flush=True)
+                total = measure(folder / f"sweep-{number}", data, ["--on", engine, *words], environment)
+            seconds.append((engine, total))
+            print(f"{engine}: {total:.1f} s", file=sys.stderr, flush=True)
+    local = statistics.mean(total for engine, total in seconds if engine == "local")
     print("| engine | seconds for 40 jobs, 2 at a time | overhead per job, seconds |\n|---|---|---|")
-    for engine, total in seconds.items():
-        beyond = f"{(total - seconds['local']) / JOBS:.2f}" if engine != "local" and "local" in seconds else ""
-        print(f"| {engine} | {total:.0f} | {beyond} |")
+    for engine, total in seconds:
+        print(f"| {engine} | {total:.0f} | {'' if engine == 'local' else f'{(total - local) / JOBS:.2f}'} |")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or ["local", "slurm", "ray"])
+    main(sys.argv[1:] or ["local", "slurm", "local", "ray", "local"])

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from slotnorm.cli import verbs
 from slotnorm.errors import UserError
 from slotnorm.studies import relays, slurm
 from slotnorm.studies.launchers import Job, launchers
-from slotnorm.studies.ray import Ray, _require_listener
+from slotnorm.studies.ray import Ray, Worker, _require_listener
 from slotnorm.studies.relays import Receipt, Relay, make_private, make_relays, read_receipt, require_shared
 from slotnorm.studies.slurm import Slurm
 
@@ -51,6 +52,18 @@ def test_a_relay_keeps_what_its_command_said_and_how_it_ended(tmp_path: Path) ->
     assert read_receipt(Path(made.receipt)) == Receipt(socket.gethostname(), 5)
     assert (work / "log.txt").read_text() == "1\n"
     assert stat.S_IMODE((tmp_path / ".jobs").stat().st_mode) == 0o700
+
+
+def test_a_command_finds_the_datasets_of_whoever_submitted_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SLOTNORM_CACHE", "sets")
+    made = relay(work, "import os; print(os.environ['SLOTNORM_CACHE'])")
+    monkeypatch.delenv("SLOTNORM_CACHE")  # as on a node of Ray
+    made.start()
+    assert made.wait() == 0
+    assert (work / "log.txt").read_text() == f"{tmp_path / 'sets'}\n"
 
 
 @pytest.mark.parametrize(
@@ -93,12 +106,46 @@ def test_a_command_whose_relay_dies_is_told_to_save(tmp_path: Path) -> None:
 def test_several_processes_are_started_by_torchrun_where_the_engine_says(tmp_path: Path) -> None:
     command = ("python", "-m", "slotnorm", "train", "--experiment", "asked.json")
     made = Relay(command, "log", "receipt", processes=8, nodes=2)
-    words = made._words(1, "node7", "17_3")
-    shown = " ".join(words)
-    assert "-m torch.distributed.run --nnodes 2 --nproc-per-node 8 --node-rank 1 --master-addr node7" in shown
+    shown = " ".join(made._words(1, "node7", "17_3"))
+    assert "-m torch.distributed.run --nproc-per-node 8 --nnodes 2 --node-rank 1 --master-addr node7" in shown
     assert shown.endswith("-m slotnorm train --experiment asked.json")
-    assert made._words(0, "node7", "17_3")[-9:-5] == words[-9:-5] != made._words(0, "node7", "17_4")[-9:-5]
+    assert made._words(0, "node7", "17_3") == shown.replace("--node-rank 1", "--node-rank 0").split()
+    for neighbour in ("17_4", "13_7", "71_3"):
+        assert made._words(1, "node7", neighbour) != shown.split(), "two trainings meet at two ports"
     assert Relay(command, "log", "receipt")._words(0, "node7", "1") == list(command)
+
+
+def test_trainings_side_by_side_on_one_node_meet_at_ports_that_are_free(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    made = Relay((sys.executable, "train"), str(work / "log.txt"), str(tmp_path / "receipt.json"), processes=2)
+    shown = " ".join(made._words(0, "127.0.0.1", ""))
+    assert shown.endswith("-m torch.distributed.run --nproc-per-node 2 --standalone train")
+
+
+@pytest.mark.parametrize("launcher", [Slurm(gpus=8, nodes=2), Ray(gpus=8.0), Ray(gpus=0.5)])
+def test_what_one_process_does_gets_one_gpu_at_most(launcher: Slurm | Ray) -> None:
+    alone = launcher.for_one_process()
+    assert isinstance(alone, Slurm | Ray)
+    assert alone.gpus == min(launcher.gpus, 1)
+    assert getattr(alone, "nodes", 1) == 1
+
+
+def test_an_actor_that_cannot_write_where_it_runs_ends_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    killed: list[str] = []
+    context = types.SimpleNamespace(current_actor="itself")
+    fake = types.SimpleNamespace(get_runtime_context=lambda: context, kill=killed.append)
+    monkeypatch.setitem(sys.modules, "ray", fake)
+    away = tmp_path / "not" / "here"
+    Worker({"command": ("true",), "log": str(away / "log.txt"), "receipt": str(away / "receipt.json")})
+    until(lambda: killed == ["itself"])
+
+
+def test_jobs_of_a_ray_that_ends_with_its_command_are_not_anothers_to_cancel() -> None:
+    ticket = {"actor": "name", "receipt": "receipt.json", "address": None}
+    assert not Ray().goes_on(json.dumps(ticket))
+    assert Ray().goes_on(json.dumps({**ticket, "address": "auto"}))
+    assert not Ray().goes_on("not a ticket")
 
 
 def test_a_jobs_folder_that_is_a_link_is_refused(tmp_path: Path) -> None:

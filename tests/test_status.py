@@ -157,8 +157,11 @@ def test_cancel_asks_the_launcher_that_has_the_jobs_and_notes_it(
         """Remembers what it is told."""
 
         name = "somewhere"
-        goes_on = True
+        outlives = True
         cancelled: ClassVar[list[str]] = []
+
+        def goes_on(self, ticket: str) -> bool:
+            return self.outlives
 
         def cancel(self, tickets: Sequence[str], number: signal.Signals = signal.SIGTERM) -> None:
             self.cancelled.extend(tickets)
@@ -173,7 +176,7 @@ def test_cancel_asks_the_launcher_that_has_the_jobs_and_notes_it(
         assert only(tmp_path / "waits").note == "cancelled by `slotnorm status --cancel`"
         verbs.main(["status", str(tmp_path), "--cancel"])
         assert capsys.readouterr().out.endswith("no job waits or runs\n")
-        Queue.goes_on = False
+        Queue.outlives = False
         ask(tmp_path / "waits")
         verbs.main(["status", str(tmp_path), "--cancel"])
         sentence = "1 runs belong to a command that runs on somewhere; Ctrl-C in its terminal stops it\n"

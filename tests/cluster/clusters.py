@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -39,8 +39,9 @@ class Sweep:
         command = [sys.executable, "-m", "slotnorm", "sweep", "--experiment", str(asked), "--data", str(data)]
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen(
-                [*command, "--into", str(self.runs), *words], stdout=log, stderr=log, env={**environment}
-            )
+                [*command, "--into", str(self.runs), *words], stdout=log, stderr=log, env={**environment},
+                preexec_fn=_hear_ctrl_c,
+            )  # fmt: skip
 
         self.started.append(self)
 
@@ -71,6 +72,22 @@ class Sweep:
         note = read_note(self.runs / run)
         assert note is not None
         return note.ticket
+
+
+def _hear_ctrl_c() -> None:
+    """Also where the tests run in a shell's background, whose processes are started to ignore it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def ancestry(process: int) -> Iterator[int]:
+    """A process of this machine, its parent, that one's, and so on."""
+    while process > 1:
+        yield process
+        try:
+            stat = Path(f"/proc/{process}/stat").read_text()
+        except OSError:  # it has ended
+            return
+        process = int(stat.rpartition(")")[2].split()[1])
 
 
 def weights(runs: Path) -> dict[str, str]:

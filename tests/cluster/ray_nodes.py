@@ -1,13 +1,13 @@
 """Ray's own local cluster, with a token of its own: a head without CPUs and two nodes with one each."""
 
 import os
-import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 from unittest import mock
+
+import clusters
 
 MEMORY = 80_000_000  # bytes of each node's object store, which no job of ours uses
 
@@ -23,9 +23,10 @@ class Nodes:
         self.address: str = self.cluster.address
         self.nodes: list[Any] = []
 
-    def add(self) -> None:
-        """One more node with one CPU."""
-        self.nodes.append(self.cluster.add_node(num_cpus=1, object_store_memory=MEMORY))
+    def add(self, gpus: int = 0) -> Any:
+        """One more node with one CPU; its GPUs are counted alone, and no job touches one."""
+        self.nodes.append(self.cluster.add_node(num_cpus=1, num_gpus=gpus, object_store_memory=MEMORY))
+        return self.nodes[-1]
 
     def remove(self, node: Any) -> None:
         """End a node without a word, as by a power cut."""
@@ -35,11 +36,7 @@ class Nodes:
     def node_of(self, process: int) -> Any:
         """The node on which a process runs."""
         daemons = {node.all_processes["raylet"][0].process.pid: node for node in self.nodes}
-        while process > 1:
-            if process in daemons:
-                return daemons[process]
-            process = _parent(process)
-        raise AssertionError("the process is on no node")
+        return next(daemons[above] for above in clusters.ancestry(process) if above in daemons)
 
 
 @contextmanager
@@ -54,10 +51,3 @@ def running() -> Iterator[Nodes]:
             yield nodes
         finally:
             nodes.cluster.shutdown()
-
-
-def _parent(process: int) -> int:
-    try:
-        return int(re.sub(r".*\) . ", "", Path(f"/proc/{process}/stat").read_text()).split()[0])
-    except OSError:
-        return 0

@@ -10,6 +10,7 @@ import ray_nodes
 
 import clusters
 from conftest import SIX
+from slotnorm.training.runs import Run
 
 pytestmark = pytest.mark.cluster
 
@@ -48,6 +49,18 @@ def test_ctrl_c_leaves_jobs_running_and_status_cancels_them(
     assert clusters.weights(first.runs).items() <= local.items()
 
 
+def test_two_gpus_of_a_node_train_one_run_together(tmp_path: Path, data: Path, ray: ray_nodes.Nodes) -> None:
+    node = ray.add(gpus=2)
+    try:
+        words = ["--norms", "weighted_sum", "--seeds", "1", "--on", "ray", "--address", ray.address, "--gpus", "2"]
+        sweep = clusters.Sweep(tmp_path, data, words, ray.environment, steps=40)
+        assert sweep.wait() == 0, sweep.said + (sweep.runs / "toy-weighted_sum-1" / "log.txt").read_text()
+    finally:
+        ray.remove(node)
+    record = Run.open(sweep.runs / "toy-weighted_sum-1").record()
+    assert (record.step, record.world_size) == (40, 2)
+
+
 def test_more_gpus_than_a_node_has_are_refused(tmp_path: Path, data: Path, ray: ray_nodes.Nodes) -> None:
     words = ["--norms", "layer_norm", "--seeds", "1", "--on", "ray", "--address", ray.address, "--gpus", "2"]
     sweep = clusters.Sweep(tmp_path, data, words, ray.environment)
@@ -60,12 +73,22 @@ def test_without_an_address_ray_listens_on_loopback_alone(tmp_path: Path, data: 
     sweep = clusters.Sweep(tmp_path, data, ["--norms", "layer_norm", "--seeds", "1", "--on", "ray"])
     sweep.until_saved("toy-layer_norm-1")
     listening = subprocess.run(["ss", "-Hltnp"], capture_output=True, text=True, check=True).stdout.splitlines()
-    ours = [line for line in listening if re.search(r"gcs_server|raylet|ray::|python", line)]
-    assert ours
-    assert all(line.split()[3].startswith("127.0.0.1:") for line in ours), ours
-    assert not any("dashboard" in line for line in ours)
+    ours = [
+        line for line in listening if any(_is_of(sweep, int(process)) for process in re.findall(r"pid=(\d+)", line))
+    ]
+    for server in ("gcs_server", "raylet"):
+        assert any(server in line for line in ours), listening
+    assert all(re.match(r"127\.0\.0\.1:|\[::ffff:127\.0\.0\.1\]:", line.split()[3]) for line in ours), ours
+    assert not any("dashboard" in line.lower() for line in ours), ours
+    (server,) = {process for line in ours for process in re.findall(r'"gcs_server",pid=(\d+)', line)}
+    environment = Path(f"/proc/{server}/environ").read_text().split("\0")
+    assert "RAY_USAGE_STATS_ENABLED=0" in environment
     assert sweep.wait() == 0, sweep.said
     assert clusters.weights(sweep.runs).items() <= local.items()
+
+
+def _is_of(sweep: clusters.Sweep, process: int) -> bool:
+    return sweep.process.pid in clusters.ancestry(process)
 
 
 def test_an_address_without_a_cluster_is_one_sentence(tmp_path: Path, data: Path) -> None:

@@ -79,8 +79,11 @@ def test_status_cancels_and_the_same_command_continues(
     assert clusters.weights(sweep.runs).items() <= local.items()
 
 
-def test_two_nodes_train_one_run_together(tmp_path: Path, data: Path, slurm: dict[str, str]) -> None:
-    words = ["--norms", "weighted_sum", "--seeds", "1", "--on", "slurm", "--nodes", "2"]
+@pytest.mark.parametrize("together", [["--nodes", "2"], ["--gpus", "2"]])
+def test_two_nodes_or_two_gpus_train_one_run_together(
+    tmp_path: Path, data: Path, slurm: dict[str, str], together: list[str]
+) -> None:
+    words = ["--norms", "weighted_sum", "--seeds", "1", "--on", "slurm", *together]
     sweep = clusters.Sweep(tmp_path, data, words, slurm, steps=40)
     assert sweep.wait() == 0, sweep.said + (sweep.runs / "toy-weighted_sum-1" / "log.txt").read_text()
     record = Run.open(sweep.runs / "toy-weighted_sum-1").record()

@@ -125,7 +125,7 @@ def reproduce(asked: Reproduction) -> Report:
     planned = plan_evaluations(
         paths, dataset, slots=slots, scenes=asked.scenes, data=asked.data, device=asked.device
     )  # fmt: skip
-    if asked.launcher.goes_on:
+    if not isinstance(asked.launcher, Local):
         words = evaluation_words(dataset, slots, None, asked.scenes, asked.data, device=asked.device)
         evaluate_on(asked.launcher, planned, words, retries=asked.retries)
     for evaluation in planned:

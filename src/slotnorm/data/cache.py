@@ -6,10 +6,12 @@ from pathlib import Path
 
 from slotnorm.errors import UserError
 
+CACHE = "SLOTNORM_CACHE"  # the environment's variable that names the folder
+
 
 def cache_folder() -> Path:
     """`$SLOTNORM_CACHE` when set, else `slotnorm` in the user's cache directory (XDG, or ~/Library/Caches on macOS)."""
-    if named := os.environ.get("SLOTNORM_CACHE"):
+    if named := os.environ.get(CACHE):
         return Path(named).expanduser()
     if sys.platform == "darwin":
         return _home() / "Library" / "Caches" / "slotnorm"

@@ -91,7 +91,7 @@ def evaluate_on(
     for task in tasks:
         if task.is_done:
             task.state = "skipped"
-    complete(tasks, launcher, "sets", retries)
+    complete(tasks, launcher.for_one_process(), "sets", retries)
     if failed := [task for task in tasks if task.state == "failed"]:
         first = f"{failed[0].path} with {failed[0].reason}"
         raise EvaluationFailed(f"{len(failed)} of {len(tasks)} jobs failed, {first}; the same command tries them again")

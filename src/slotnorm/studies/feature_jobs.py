@@ -68,7 +68,7 @@ def compute_on(
             tasks.append(ShardTask(shard_folder(directory, shard), [*words, *more]))
         for task in tasks:
             task.state = "skipped" if task.is_done else "waiting"
-        complete(tasks, launcher, "shards", retries)
+        complete(tasks, launcher.for_one_process(), "shards", retries)
         if failed := [task for task in tasks if task.state == "failed"]:
             first = f"{failed[0].path} with {failed[0].reason}"
             raise FeaturesFailed(f"{len(failed)} of {shards} shards failed, {first}; the same command tries them again")

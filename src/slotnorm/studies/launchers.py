@@ -53,8 +53,6 @@ class Launcher:
 
     name: ClassVar[str]
     """What `--on` calls it."""
-    goes_on: ClassVar[bool] = False
-    """Whether jobs go on without the process that submitted them, so that any other can watch and cancel them."""
 
     def __init_subclass__(cls, registered: bool = True, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
@@ -87,6 +85,14 @@ class Launcher:
     def cancel(self, tickets: Sequence[str], number: signal.Signals = signal.SIGTERM) -> None:
         """Send running jobs a signal, on which commands save and stop, and never start those that wait."""
         raise TypeError(f"launcher {type(self).__name__} defines no cancel(tickets, number)")
+
+    def goes_on(self, ticket: str) -> bool:
+        """Whether a job goes on without the process that submitted it, so that any other can watch and cancel it."""
+        return False
+
+    def for_one_process(self) -> "Launcher":
+        """The same for jobs that are the work of one process, which uses one GPU at most."""
+        return self
 
     def leave(self, tickets: Sequence[str], number: signal.Signals) -> str:
         """This process was told to stop by a signal: what becomes of its jobs is done, and said.

@@ -6,6 +6,7 @@ and its dashboard are off.
 
 import dataclasses
 import json
+import logging
 import os
 import secrets
 import signal
@@ -30,7 +31,6 @@ class Ray(Launcher):
     """Actors of a Ray cluster."""
 
     name: ClassVar[str] = "ray"
-    goes_on: ClassVar[bool] = True
 
     gpus: float = 0.0
     """GPUs of a job, also a part of one; with more than one, torchrun starts a process for each"""
@@ -69,14 +69,24 @@ class Ray(Launcher):
         if known is None or read_receipt(Path(known["receipt"])) is not None:
             return ""
         folder = Path(known["receipt"]).parent
-        return f"its actor ended before it could write to {folder}; do the nodes share this folder?"
+        return f"its actor ended before it could write to {folder}, which nodes may not share"
 
     def cancel(self, tickets: Sequence[str], number: signal.Signals = signal.SIGTERM) -> None:
-        for known in map(_read, tickets):
-            if known is not None:
-                ray = _connect(known["address"])
-                if known["actor"] in _actors(ray):
-                    _stop_actor(ray, known, number)
+        jobs = [known for known in map(_read, tickets) if known is not None]
+        addresses = dict.fromkeys(known["address"] for known in jobs)
+        for address in addresses:
+            ray = _connect(address)
+            alive = _actors(ray)
+            _stop_actors(ray, [known for known in jobs if known["actor"] in alive], number)
+            if len(addresses) > 1:  # one process, one cluster: the next one's turn
+                ray.shutdown()
+
+    def for_one_process(self) -> Launcher:
+        return dataclasses.replace(self, gpus=min(self.gpus, 1.0))
+
+    def goes_on(self, ticket: str) -> bool:
+        known = _read(ticket)
+        return known is not None and known["address"] is not None
 
     def leave(self, tickets: Sequence[str], number: signal.Signals) -> str:
         if self.address is None:  # a cluster of this process, which ends with it
@@ -116,18 +126,23 @@ class Worker:
 
         try:
             self._relay.start()
-        finally:
             self._started.set()
-        self._relay.wait()
-        ray.kill(self._itself)  # it would keep its GPUs from others
+            self._relay.wait()
+        except (UserError, OSError):  # the folder cannot be written here, and its missing receipt says so
+            self._started.set()
+        finally:
+            ray.kill(self._itself)  # it would keep its GPUs from others
 
 
 def _connect(address: str | None) -> Any:
     """Ray, connected to a cluster, or to one of this process alone."""
-    # off unless asked for; a head of our own binds to 127.0.0.1, as Ray does on other systems for its firewall's sake
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # off unless asked for
     if address is None:
+        # bind to 127.0.0.1, as Ray does on other systems for its firewall's sake
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+        # whoever has the token may run code; one of our own leaves none in the home folder
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     try:
         import ray
     except ImportError:
@@ -136,15 +151,15 @@ def _connect(address: str | None) -> Any:
         return ray
     if address is not None:
         _require_listener(address)
-    quiet = {"logging_level": "ERROR", "log_to_driver": False, "configure_logging": False, "namespace": _NAMESPACE}
+    more: dict[str, Any] = {"include_dashboard": False} if address is None else {}
     try:
-        if address is None:
-            ray.init(address="local", include_dashboard=False, **quiet)
-        else:
-            ray.init(address=address, **quiet)
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise UserError(f"there is no Ray cluster at --address {address}: {reason}") from None
+        ray.init(
+            address=address or "local", namespace=_NAMESPACE, logging_level=logging.ERROR, log_to_driver=False,
+            configure_logging=False, **more,
+        )  # fmt: skip
+    except (ConnectionError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
+        what = "Ray cannot start here" if address is None else f"there is no Ray cluster at --address {address}"
+        raise UserError(f"{what}: {' '.join(str(error).split())[:200]}") from None
     return ray
 
 
@@ -163,13 +178,20 @@ def _actors(ray: Any) -> set[str]:
     return {known["name"] for known in ray.util.list_named_actors(all_namespaces=True)}
 
 
-def _stop_actor(ray: Any, known: dict[str, Any], number: signal.Signals) -> None:
-    """Have an actor's command save and end; one that has not begun is taken out of the queue."""
-    actor = ray.get_actor(known["actor"], _NAMESPACE)
-    if read_receipt(Path(known["receipt"])) is not None and number != unix.KILL:
-        ray.wait([actor.stop.remote(int(number))], timeout=_SECONDS_TO_STOP)
-    else:
-        ray.kill(actor)
+def _stop_actors(ray: Any, jobs: Sequence[dict[str, Any]], number: signal.Signals) -> None:
+    """Have the commands of actors save and end, all at once; those that have not begun are taken out of the queue."""
+    ending = []
+    for known in jobs:
+        try:
+            actor = ray.get_actor(known["actor"], _NAMESPACE)
+        except ValueError:  # it has ended since
+            continue
+        if read_receipt(Path(known["receipt"])) is not None and number != unix.KILL:
+            ending.append(actor.stop.remote(int(number)))
+        else:
+            ray.kill(actor)
+    if ending:
+        ray.wait(ending, num_returns=len(ending), timeout=_SECONDS_TO_STOP)
 
 
 def _read(ticket: str) -> dict[str, Any] | None:

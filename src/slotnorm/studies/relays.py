@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -68,10 +69,11 @@ class Relay:
     log: str
     """Where what it says is appended."""
     receipt: str
-    submitted_by: str = __version__
     processes: int = 1
     """On each node: more than one, or more than one node, and torchrun starts them."""
     nodes: int = 1
+    environment: tuple[tuple[str, str], ...] = ((SUBMITTED_BY, __version__),)
+    """What its submitter tells it there: not every engine passes the submitter's own environment on."""
 
     def __post_init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -85,7 +87,7 @@ class Relay:
         """Start the command on this node, which is one of those that meet at `first_host` under `identity`."""
         if node == 0:
             self._note(None)
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", SUBMITTED_BY: self.submitted_by}
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", **dict(self.environment)}
         with open(self.log, "ab") as log:
             self._process = subprocess.Popen(
                 self._words(node, first_host, identity), stdout=log, stderr=log, stdin=subprocess.DEVNULL,
@@ -120,12 +122,12 @@ class Relay:
         if not self.is_distributed:
             return list(self.command)
         python, *words = self.command
-        port = _PORTS[sum(identity.encode()) * 7919 % len(_PORTS)]
-        return [
-            python, "-m", "torch.distributed.run", "--nnodes", str(self.nodes), "--nproc-per-node",
-            str(self.processes), "--node-rank", str(node), "--master-addr", first_host, "--master-port", str(port),
-            *words,
-        ]  # fmt: skip
+        torchrun = [python, "-m", "torch.distributed.run", "--nproc-per-node", str(self.processes)]
+        if self.nodes == 1:  # meet at a port that is free
+            return [*torchrun, "--standalone", *words]
+        port = _PORTS[zlib.crc32(identity.encode()) % len(_PORTS)]  # the same on every node, and another one's another
+        place = ["--nnodes", self.nodes, "--node-rank", node, "--master-addr", first_host, "--master-port", port]
+        return [*torchrun, *map(str, place), *words]
 
 
 def _follow_parent(is_distributed: bool) -> Callable[[], None] | None:
@@ -144,10 +146,15 @@ def _follow_parent(is_distributed: bool) -> Callable[[], None] | None:
 
 def make_relays(jobs: Sequence[Job], processes: int = 1, nodes: int = 1) -> list[Relay]:
     """A relay for each job, with receipts in the folder that these jobs share."""
+    from slotnorm.data.cache import CACHE, cache_folder  # the command line starts without NumPy
+
     folder = make_private(jobs_folder([job.folder for job in jobs]))
     receipts = [str(folder / f"{secrets.token_hex(16)}.json") for _ in jobs]
+    environment = [(SUBMITTED_BY, __version__)]
+    if os.environ.get(CACHE):
+        environment.append((CACHE, str(cache_folder().absolute())))
     return [
-        Relay(job.command, str(job.log), receipt, processes=processes, nodes=nodes)
+        Relay(job.command, str(job.log), receipt, processes, nodes, tuple(environment))
         for job, receipt in zip(jobs, receipts, strict=True)
     ]
 

@@ -43,7 +43,6 @@ class Slurm(Launcher):
     """Jobs of a SLURM cluster."""
 
     name: ClassVar[str] = "slurm"
-    goes_on: ClassVar[bool] = True
 
     partition: str | None = None
     """Where jobs queue (default: the cluster's own)"""
@@ -101,7 +100,7 @@ class Slurm(Launcher):
         if job is None or read_receipt(receipt) is not None:
             return ""
         said = last_line(receipt.parent / f"{job}_0_log.err")
-        return said or f"job {job} ended before it could write to {receipt.parent}; do the nodes share this folder?"
+        return said or f"job {job} ended before it could write to {receipt.parent}, which nodes may not share"
 
     def cancel(self, tickets: Sequence[str], number: signal.Signals = signal.SIGTERM) -> None:
         jobs = [job for job, _ in map(_read, tickets) if job is not None]
@@ -109,6 +108,12 @@ class Slurm(Launcher):
             if number == unix.KILL:
                 _ask("scancel", "--quiet", "--signal=KILL", *jobs[start : start + _LONGEST_ARRAY])
             _ask("scancel", "--quiet", *jobs[start : start + _LONGEST_ARRAY])
+
+    def goes_on(self, ticket: str) -> bool:
+        return True
+
+    def for_one_process(self) -> Launcher:
+        return dataclasses.replace(self, gpus=min(self.gpus, 1), nodes=1)
 
     def leave(self, tickets: Sequence[str], number: signal.Signals) -> str:
         return say_how_to_watch([receipt for _, receipt in map(_read, tickets)])
@@ -194,15 +199,19 @@ def _state_in_queue(line: str) -> tuple[str, State]:
 
 def _ask(*command: str) -> str | None:
     """What a command of SLURM answers; None, with a warning, when it fails."""
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS_FOR_AN_ANSWER, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        _log.warning(f"warning: {command[0]} fails: {error}")
-        return None
+    done = _run(*command)
     if done.returncode:
         _log.warning(f"warning: {command[0]} fails: {_words_of_slurm(done.stderr)}; it is asked again")
         return None
     return done.stdout
+
+
+def _run(*command: str) -> "subprocess.CompletedProcess[str]":
+    """A command of SLURM, to its end; one that cannot be started, or does not end, has failed."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS_FOR_AN_ANSWER, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return subprocess.CompletedProcess(command, 1, "", str(error))
 
 
 def _words_of_slurm(said: str) -> str:
@@ -212,6 +221,8 @@ def _words_of_slurm(said: str) -> str:
 
 
 def _hosts() -> list[str]:
-    """The machines of the cluster; none when the controller does not say."""
-    answer = _ask("sinfo", "--noheader", "--Node", "--format=%o")
-    return [] if answer is None else answer.split()
+    """The machines of the cluster."""
+    done = _run("sinfo", "--noheader", "--Node", "--format=%o")
+    if done.returncode:
+        raise UserError(f"SLURM does not answer: {_words_of_slurm(done.stderr)}")
+    return done.stdout.split()

@@ -77,15 +77,16 @@ def cancel(statuses: Sequence[RunStatus]) -> str:
         if note is not None and note.state == "submitted":
             given.setdefault(note.on, []).append((status.path, note))
     lines = []
-    for name, jobs in given.items():
+    for name, noted in given.items():
         launcher = find_launcher(name)()
-        if not launcher.goes_on:
-            lines.append(f"{len(jobs)} runs belong to a command that runs on {name}; Ctrl-C in its terminal stops it")
-            continue
+        jobs = [(path, note) for path, note in noted if launcher.goes_on(note.ticket)]
         for path, note in jobs:  # first: whoever watches them must not take them for lost
             write_note(path, dataclasses.replace(note, state="cancelled", reason=CANCELLED))
-        launcher.cancel([note.ticket for _, note in jobs])
-        lines.append(f"{len(jobs)} jobs of {name} are cancelled; those that ran save first")
+        if jobs:
+            launcher.cancel([note.ticket for _, note in jobs])
+            lines.append(f"{len(jobs)} jobs of {name} are cancelled; those that ran save first")
+        if others := len(noted) - len(jobs):
+            lines.append(f"{others} runs belong to a command that runs on {name}; Ctrl-C in its terminal stops it")
     return "\n".join(lines or ["no job waits or runs"])
 
 

@@ -99,7 +99,9 @@ def report(tasks: Sequence[RunTask]) -> str:
             again = " (was finished already)" if task.state == "skipped" else ""
             lines.append(f"{_summary(task)}{again}")
         else:
-            lines.append(f"{task.path}: {task.state}, {task.reason}; {task.path / 'log.txt'} tells more")
+            log = task.path / "log.txt"
+            more = f"; {log} tells more" if log.is_file() else ""
+            lines.append(f"{task.path}: {task.state}, {task.reason}{more}")
     return "\n".join(lines)
 
 
