@@ -306,6 +306,10 @@ def test_shards_on_a_launcher_make_the_bytes_of_one_process_and_a_damaged_one_is
     manifest = tmp_path / "many.shards" / "shard-0001-of-0003" / "set" / "manifest.json"
     manifest.write_bytes(manifest.read_bytes()[:-9])
     shutil.rmtree(manifest.parent)
+    capsys.readouterr()
+    main([*sharded, "--on", "local", "--plan"])
+    assert capsys.readouterr().out.endswith("shard-0002-of-0003: to make\n3 of 3 jobs to submit\n")
+    assert not (tmp_path / "many").exists()
     main([*sharded, "--on", "local", "--jobs", "2"])
     files = sorted(path.name for path in (tmp_path / "one").glob("*.npy"))
     assert files
@@ -315,6 +319,7 @@ def test_shards_on_a_launcher_make_the_bytes_of_one_process_and_a_damaged_one_is
     main([*sharded, "--on", "local"])  # is there already
     for more, sentence in (
         (["--shards", "3"], "--shards 3 needs --on, which runs them, or --shard for one of them"),
+        (["--plan"], "--plan needs --on, whose jobs it shows"),
         (["--shards", "0", "--on", "local"], "--shards is 0, but must be at least 1"),
         (["--shards", "3", "--shard", "3"], "--shard is 3, but the 3 shards are counted from 0"),
         (["--shards", "99", "--on", "local"], "--shards is 99, but "),

@@ -210,7 +210,7 @@ def test_the_wheel_installs_into_a_fresh_environment(tmp_path):
     assert "weighted_sum" in listed.stdout, listed.stderr
 
 
-@pytest.mark.parametrize("name", ["normalizations", "architecture", "metrics"])
+@pytest.mark.parametrize("name", ["normalizations", "architecture", "metrics", "clusters"])
 def test_pages_made_from_code_are_fresh(name, monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "docs"))
     maker = importlib.import_module(f"make_{name}")

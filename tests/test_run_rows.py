@@ -501,6 +501,13 @@ def test_jobs_of_a_launcher_make_the_rows_of_one_process_also_by_ranges_of_scene
     assert not (run.path / "rows" / "mine.npz").exists()
     main([*words, "--shards", "3", "--shard", "1"])  # what is there is not made again
     assert kept.stat().st_mtime_ns == inode
+    capsys.readouterr()
+    main([*words, "--shards", "3", "--on", "local", "--plan"])
+    folder = run.path / "rows" / ".unfinished"
+    states = ("to make", "made already", "to make")
+    lines = [f"{folder / f'shard-{number:04}-of-0003'}: {state}\n" for number, state in enumerate(states)]
+    assert capsys.readouterr().out == "".join([*lines, "2 of 3 jobs to submit\n"])
+    assert not list(folder.glob("shard-*"))
     main([*words, "--shards", "3", "--on", "local", "--jobs", "2"])
     assert Rows.load(run.path / "rows" / "mine.npz").equals(whole)
     assert not (run.path / "rows" / ".unfinished").exists()
@@ -509,6 +516,25 @@ def test_jobs_of_a_launcher_make_the_rows_of_one_process_also_by_ranges_of_scene
     assert Rows.load(run.path / "rows" / "mine.npz").equals(whole)
     assert (run.path / "rows" / "log.txt").is_file()
     assert not (run.path / "rows" / "job.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        (["--shards", "3"], "--shards 3 needs --on, which runs them, or --shard for one of them"),
+        (["--plan"], "--plan needs --on, whose jobs it shows"),
+        (["--on", "local", "--retries", "-1"], "--retries is -1, but must not be negative"),
+    ],
+)
+def test_what_only_jobs_can_do_is_refused_without_them(
+    run: Run, data: Path, capsys: pytest.CaptureFixture[str], more: list[str], sentence: str
+) -> None:
+    words = ["eval", str(run.path), "--dataset", "mine", "--data", str(data), "--slots", "3", "--scenes", "4"]
+    with pytest.raises(SystemExit) as ended:
+        main([*words, *more])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == f"slotnorm: {sentence}\n"
+    assert not (run.path / "rows").exists()
 
 
 def test_an_evaluation_that_fails_on_a_launcher_says_why(

@@ -19,7 +19,7 @@ from slotnorm.storage.locks import Lock, lock_holder
 from slotnorm.storage.seals import write_sealed
 from slotnorm.storage.serialization import to_document
 from slotnorm.studies import status
-from slotnorm.studies.jobs import JobNote
+from slotnorm.studies.jobs import JobNote, write_note
 from slotnorm.studies.launchers import Launcher
 from slotnorm.studies.status import RunStatus, describe, read_status
 from slotnorm.training.experiment_file import write_experiment
@@ -181,3 +181,35 @@ def test_cancel_asks_the_launcher_that_has_the_jobs_and_notes_it(
         verbs.main(["status", str(tmp_path), "--cancel"])
         sentence = "1 runs belong to a command that runs on somewhere; Ctrl-C in its terminal stops it\n"
         assert capsys.readouterr().out.endswith(sentence)
+
+
+def test_jobs_that_evaluate_runs_and_shards_are_shown_and_cancelled_too(tmp_path: Path, data: Path) -> None:
+    class Queue(Launcher, registered=False):
+        """Remembers what it is told."""
+
+        name = "somewhere"
+        cancelled: ClassVar[list[str]] = []
+
+        def goes_on(self, ticket: str) -> bool:
+            return True
+
+        def cancel(self, tickets: Sequence[str], number: signal.Signals = signal.SIGTERM) -> None:
+            self.cancelled.extend(tickets)
+
+    run = train(tiny.experiment(), tmp_path / "runs", data=data)
+    shard = run.path / "rows" / ".unfinished" / "shard-0000-of-0002"
+    for number, folder in enumerate((run.path / "rows", shard, tmp_path / "set.shards" / "shard-0000-of-0001")):
+        folder.mkdir(parents=True, exist_ok=True)
+        write_note(folder, JobNote("somewhere", str(number), 1, "submitted", ""))
+    (shard / "log.txt").write_text("begun\n")
+    finished, *jobs = read_status([tmp_path / "runs"])
+    assert finished.state == "finished"
+    assert [(job.path, job.state, job.note) for job in jobs] == [
+        (run.path / "rows", "waits", "given to somewhere"),
+        (shard, "runs", "given to somewhere"),
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(status, "find_launcher", lambda name: Queue)
+        verbs.main(["status", str(tmp_path / "runs"), str(tmp_path / "set.shards"), "--cancel"])
+    assert Queue.cancelled == ["0", "1", "2"]
+    assert only(tmp_path / "set.shards").note == "cancelled by `slotnorm status --cancel`"

@@ -3,12 +3,12 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from slotnorm.cli.launching import launched
+from slotnorm.cli.launching import launched, require_launcher
 from slotnorm.cli.signatures import POSITIONAL, Argument
 from slotnorm.cli.values import read_range
 from slotnorm.config import Fit, Protocol, SceneSpec
 from slotnorm.errors import UserError, closest
-from slotnorm.studies.launchers import Launcher
+from slotnorm.studies.launchers import RETRIES, Launcher
 
 if TYPE_CHECKING:
     from slotnorm.data.backbones import FrozenBackbone
@@ -188,6 +188,8 @@ def features(
     on_the_fly: bool = False,
     shards: int = 1,
     shard: int | None = None,
+    retries: int = RETRIES,
+    plan: bool = False,
     launcher: Launcher | None = None,
 ) -> None:
     """Compute the features of a frozen network for a set of scenes, once, in half precision.
@@ -206,16 +208,16 @@ def features(
         on_the_fly: store the network only, and compute features anew whenever training or evaluation reads them
         shards: ranges of scenes that jobs of --on compute side by side; the set has the same bytes
         shard: only compute this range, counted from 0, beside the others
+        retries: how often a job of --on that was lost, e.g. with a machine, is submitted again
+        plan: only print which jobs --on would submit, and how
     """
     from slotnorm.data.computed_features import write_feature_set
-    from slotnorm.data.features import compute
+    from slotnorm.data.features import compute, join_shards
     from slotnorm.data.scenes import Scenes
     from slotnorm.runtime.shards import Shard
 
     part = Shard(shard or 0, shards)
-    if launcher is None and shard is None and shards > 1:
-        raise UserError(f"--shards {shards} needs --on, which runs them, or --shard for one of them")
-
+    require_launcher(launcher, shards if shard is None else 1, plan)
     scenes = Scenes.open(source)
     network = open_backbone(backbone, weights, norm, protocol or scenes.manifest["protocol"])
     if on_the_fly:
@@ -223,14 +225,20 @@ def features(
               f"{write_feature_set(scenes, network, out)}")  # fmt: skip
         return
     if launcher is not None:
-        from slotnorm.studies.feature_jobs import compute_on
+        from slotnorm.studies.feature_jobs import compute_on, plan_shards
+        from slotnorm.studies.jobs import describe_jobs, with_script
 
         words = [
             "--from", str(source.absolute()), "--backbone", _absolute(backbone), "--norm", norm, "--device", device,
             "--protocol", protocol or scenes.manifest["protocol"], "--batch-size", str(batch_size),
             *(() if weights is None else ("--weights", _absolute(weights))),
         ]  # fmt: skip
-        made = compute_on(launcher, scenes, network, words, shards, out, batch_size)
+        tasks = plan_shards(scenes, words, shards, out, batch_size)
+        if plan:
+            print(with_script(describe_jobs(tasks), tasks, launcher.for_one_process()))
+            return
+        compute_on(launcher, tasks, retries)
+        made = join_shards(scenes, network, shards, out, batch_size)
     else:
         made = compute(scenes, network, out, device, batch_size, None if shard is None else part)
     print(f"{len(made)} scenes with {network.tokens} x {network.features} features in {made.directory}")

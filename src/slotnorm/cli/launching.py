@@ -36,6 +36,14 @@ def call(verb: Any, words: Sequence[str], prog: str) -> None:
     verb(**{name: value for name, value in given.items() if name in names}, launcher=launcher)
 
 
+def require_launcher(launcher: Launcher | None, shards: int, plan: bool) -> None:
+    """Refuse what only jobs can do, where no launcher is named."""
+    if launcher is None and shards > 1:
+        raise UserError(f"--shards {shards} needs --on, which runs them, or --shard for one of them")
+    if launcher is None and plan:
+        raise UserError("--plan needs --on, whose jobs it shows")
+
+
 def take_on(words: Sequence[str]) -> tuple[str | None, list[str]]:
     """The launcher's name, if one is given, and the other words."""
     return take_value(list(words), "--on", f"a launcher: {', '.join(launchers())}")

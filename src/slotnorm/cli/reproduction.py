@@ -13,7 +13,8 @@ from slotnorm.report.contents import Report
 from slotnorm.report.writing import require_folder, write_report
 from slotnorm.runtime.devices import choose_device
 from slotnorm.studies.costs import cost_of
-from slotnorm.studies.evaluation_jobs import evaluate_on
+from slotnorm.studies.evaluation_jobs import evaluate_on, plan_jobs
+from slotnorm.studies.jobs import with_script
 from slotnorm.studies.launchers import RETRIES, Launcher, Local
 from slotnorm.studies.options import Training, chosen_norms, evaluation_words, require_seeds
 from slotnorm.studies.run_evaluation import plan_evaluations
@@ -127,7 +128,7 @@ def reproduce(asked: Reproduction) -> Report:
     )  # fmt: skip
     if not isinstance(asked.launcher, Local):
         words = evaluation_words(dataset, slots, None, asked.scenes, asked.data, device=asked.device)
-        evaluate_on(asked.launcher, planned, words, retries=asked.retries)
+        evaluate_on(asked.launcher, plan_jobs(planned, words), asked.retries)
     for evaluation in planned:
         evaluation.evaluate()
     return write_report(paths, asked.report, data=asked.data, device=asked.device)
@@ -137,11 +138,8 @@ def describe_plan(asked: Reproduction) -> str:
     """What would be trained, its hours of a GPU and its disk, and what the launcher would submit; nothing is done."""
     asked.check()
     tasks = plan_training(asked.trainings())
-    waiting = [task for task in tasks if task.state == "waiting"]
-    costs = [cost_of(task.training.experiment) for task in waiting]
+    costs = [cost_of(task.training.experiment) for task in tasks if task.state == "waiting"]
     hours = sum(cost.hours or 0.0 for cost in costs)
     disk = sum(cost.disk for cost in costs) / 1e9
-    lines = [plan_of_sweep(tasks), f"about {hours:.3g} hours of a GPU and {disk:.2g} GB for runs, without rows"]
-    if waiting and (script := asked.launcher.script([task.path for task in waiting])):
-        lines += ["", script.rstrip()]
-    return "\n".join(lines)
+    cost = f"about {hours:.3g} hours of a GPU and {disk:.2g} GB for runs, without rows"
+    return with_script(f"{plan_of_sweep(tasks)}\n{cost}", tasks, asked.launcher)

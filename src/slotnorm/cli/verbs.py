@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from slotnorm.cli import dispatch
 from slotnorm.cli.data_verbs import DATA_VERBS, Objects, open_backbone
 from slotnorm.cli.dispatch import importing, reads_arguments
-from slotnorm.cli.launching import launched
+from slotnorm.cli.launching import launched, require_launcher
 from slotnorm.cli.signatures import POSITIONAL, Argument
 from slotnorm.cli.training_options import parse_sweep, parse_training
 from slotnorm.cli.values import read_numbers, read_slots
@@ -88,14 +88,12 @@ def sweep(arguments: list[str], prog: str) -> None:
     asked = parse_sweep(arguments, prog)
     if asked is None:
         return
+    from slotnorm.studies.jobs import with_script
     from slotnorm.studies.sweep import describe_plan, plan, report, require_success, sweep
 
     tasks = plan(asked.trainings)
     if asked.plan:
-        print(describe_plan(tasks))
-        waiting = [task.path for task in tasks if task.state == "waiting"]
-        if waiting and (script := asked.launcher.script(waiting)):
-            print(f"\n{script.rstrip()}")
+        print(with_script(describe_plan(tasks), tasks, asked.launcher))
         return
     sweep(tasks, asked.launcher, asked.retries)
     print(report(tasks))
@@ -163,6 +161,8 @@ def evaluate(
     device: str = "auto",
     shards: int = 1,
     shard: int | None = None,
+    retries: int = RETRIES,
+    plan: bool = False,
     launcher: Launcher | None = None,
 ) -> None:
     """Score runs while the number of slots varies: one row per image, number of slots and metric, beside each run.
@@ -179,19 +179,23 @@ def evaluate(
         unfinished: evaluate the newest checkpoint of runs that are still training, too
         batch_size: scenes scored between two savings; changes no row
         device: where models run: auto (a GPU if there is one), cpu, cuda or mps
-        shards: ranges of scenes that jobs score side by side, per run; changes no row
+        shards: ranges of scenes that jobs of --on score side by side, per run; changes no row
         shard: only score this range, counted from 0, and keep it beside the others
+        retries: how often a job of --on that was lost, e.g. with a machine, is submitted again
+        plan: only print which jobs --on would submit, and how
     """
     with importing():
         from slotnorm.evaluation.rows import Rows
         from slotnorm.runtime import allocator
         from slotnorm.runtime.shards import Shard
-        from slotnorm.studies.evaluation_jobs import evaluate_on, score_shard
+        from slotnorm.studies.evaluation_jobs import evaluate_on, plan_jobs, score_shard
+        from slotnorm.studies.jobs import describe_jobs, with_script
         from slotnorm.studies.options import evaluation_words
         from slotnorm.studies.run_evaluation import describe, plan_evaluations, read_judgement
 
     allocator.keep_freed_memory()
     part = Shard(shard or 0, shards)
+    require_launcher(launcher, shards if shard is None else 1, plan)
     planned = plan_evaluations(
         runs, dataset, slots=slots, objects=objects, scenes=scenes, data=data, unfinished=unfinished,
         batch_size=batch_size, device=device,
@@ -201,7 +205,11 @@ def evaluate(
         return
     if launcher is not None:
         words = evaluation_words(dataset, slots, objects, scenes, data, unfinished, batch_size, device)
-        evaluate_on(launcher, planned, words, shards)
+        tasks = plan_jobs(planned, words, shards)
+        if plan:
+            print(with_script(describe_jobs(tasks), tasks, launcher.for_one_process()))
+            return
+        evaluate_on(launcher, tasks, retries)
     made = []
     for evaluation in planned:
         made.append(evaluation.evaluate())

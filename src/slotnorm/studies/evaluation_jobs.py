@@ -71,14 +71,11 @@ def score_shard(evaluations: Sequence[RunEvaluation], shard: Shard) -> None:
                 evaluation.score_part(positions, folder)
 
 
-def evaluate_on(
-    launcher: Launcher,
-    evaluations: Sequence[RunEvaluation],
-    words: Sequence[str],
-    shards: int = 1,
-    retries: int = RETRIES,
-) -> None:
-    """Have the launcher make the rows of all evaluations; `words` are what `slotnorm eval` is told besides the run."""
+def plan_jobs(evaluations: Sequence[RunEvaluation], words: Sequence[str], shards: int = 1) -> list[EvaluationTask]:
+    """A task for each run, or for each shard of it; `words` are what `slotnorm eval` is told besides the run.
+
+    Those whose rows are there are marked as skipped.
+    """
     by_run: dict[Path, list[RunEvaluation]] = {}
     for evaluation in evaluations:
         by_run.setdefault(evaluation.run.path, []).append(evaluation)
@@ -91,6 +88,11 @@ def evaluate_on(
     for task in tasks:
         if task.is_done:
             task.state = "skipped"
+    return tasks
+
+
+def evaluate_on(launcher: Launcher, tasks: Sequence[EvaluationTask], retries: int = RETRIES) -> None:
+    """Have the launcher make the rows of all tasks."""
     complete(tasks, launcher.for_one_process(), "sets", retries)
     if failed := [task for task in tasks if task.state == "failed"]:
         first = f"{failed[0].path} with {failed[0].reason}"

@@ -4,8 +4,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from slotnorm.data.backbones import FrozenBackbone
-from slotnorm.data.features import SHARD, default_folder, join_shards, require_scenes, shard_folder
+from slotnorm.data.features import SHARD, default_folder, require_scenes, shard_folder
 from slotnorm.data.manifest import MANIFEST
 from slotnorm.data.scenes import Scenes
 from slotnorm.errors import UserError
@@ -48,28 +47,27 @@ class ShardTask(Task):
         return int((self.path / SHARD / MANIFEST).is_file())
 
 
-def compute_on(
-    launcher: Launcher,
-    scenes: Scenes,
-    backbone: FrozenBackbone,
-    words: Sequence[str],
-    shards: int,
-    out: Path | None = None,
-    batch_size: int = 32,
-    retries: int = RETRIES,
-) -> Scenes:
-    """Have the launcher compute every shard, then join them; `words` are what `slotnorm data features` is told."""
-    directory = default_folder(scenes) if out is None else out
+def plan_shards(
+    scenes: Scenes, words: Sequence[str], shards: int, out: Path | None = None, batch_size: int = 32
+) -> list[ShardTask]:
+    """A task for each shard; `words` are what `slotnorm data features` is told besides it.
+
+    Those that are whole are marked as skipped, all of them where the set is there.
+    """
     require_scenes(len(scenes), shards, batch_size)
-    if not (directory / MANIFEST).is_file():
-        tasks = []
-        for shard in (Shard(number, shards) for number in range(shards)):
-            more = ["--out", str(directory.absolute()), "--shards", str(shard.of), "--shard", str(shard.number)]
-            tasks.append(ShardTask(shard_folder(directory, shard), [*words, *more]))
-        for task in tasks:
-            task.state = "skipped" if task.is_done else "waiting"
-        complete(tasks, launcher.for_one_process(), "shards", retries)
-        if failed := [task for task in tasks if task.state == "failed"]:
-            first = f"{failed[0].path} with {failed[0].reason}"
-            raise FeaturesFailed(f"{len(failed)} of {shards} shards failed, {first}; the same command tries them again")
-    return join_shards(scenes, backbone, shards, directory, batch_size)
+    directory = default_folder(scenes) if out is None else out
+    tasks = []
+    for shard in (Shard(number, shards) for number in range(shards)):
+        more = ["--out", str(directory.absolute()), "--shards", str(shard.of), "--shard", str(shard.number)]
+        tasks.append(ShardTask(shard_folder(directory, shard), [*words, *more]))
+        if (directory / MANIFEST).is_file() or tasks[-1].is_done:
+            tasks[-1].state = "skipped"
+    return tasks
+
+
+def compute_on(launcher: Launcher, tasks: Sequence[ShardTask], retries: int = RETRIES) -> None:
+    """Have the launcher compute every shard that is missing; `join_shards` then makes them one set."""
+    complete(tasks, launcher.for_one_process(), "shards", retries)
+    if failed := [task for task in tasks if task.state == "failed"]:
+        first = f"{failed[0].path} with {failed[0].reason}"
+        raise FeaturesFailed(f"{len(failed)} of {len(tasks)} shards failed, {first}; the same command tries them again")

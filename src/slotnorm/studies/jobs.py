@@ -19,7 +19,7 @@ from slotnorm.runtime.ranks import RankLost
 from slotnorm.runtime.signals import Stop
 from slotnorm.storage.seals import read_sealed, write_sealed
 from slotnorm.storage.serialization import from_document, to_document
-from slotnorm.studies.launchers import RETRIES, Job, Launcher, State
+from slotnorm.studies.launchers import LOG, RETRIES, Job, Launcher, State
 from slotnorm.studies.relays import last_line
 
 _log = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ def complete(tasks: Sequence[Task], launcher: Launcher, what: str, retries: int 
     """
     if retries < 0:
         raise UserError(f"--retries is {retries}, but must not be negative")
-    tasks = [task for task in tasks if task.state == "waiting"]
+    tasks = _waiting(tasks)
     if tasks:
         launcher.check([task.path for task in tasks])
     desk = _Desk([_Entry(task, task.progress) for task in tasks], launcher, retries)
@@ -98,6 +98,23 @@ def complete(tasks: Sequence[Task], launcher: Launcher, what: str, retries: int 
         error = UserError(f"stopped by {stop.signal.name}; {sentence}")
         error.exit_code = 128 + stop.signal
         raise error
+
+
+def describe_jobs(tasks: Sequence[Task]) -> str:
+    """What is planned, a line for each job, and how many are to be submitted."""
+    lines = [f"{task.path}: {'made already' if task.state == 'skipped' else 'to make'}" for task in tasks]
+    return "\n".join([*lines, f"{len(_waiting(tasks))} of {len(tasks)} jobs to submit"])
+
+
+def with_script(plan: str, tasks: Sequence[Task], launcher: Launcher) -> str:
+    """A plan in words and, where something waits, what the launcher would hand over for it."""
+    waiting = _waiting(tasks)
+    script = launcher.script([task.path for task in waiting]) if waiting else ""
+    return f"{plan}\n\n{script.rstrip()}" if script else plan
+
+
+def _waiting(tasks: Sequence[Task]) -> list[Task]:
+    return [task for task in tasks if task.state == "waiting"]
 
 
 @dataclasses.dataclass
@@ -241,7 +258,7 @@ class _Desk:
         elif is_cancelled:
             entry.task.state, entry.task.reason = "failed", CANCELLED
         elif state not in (0, "lost", RankLost.exit_code):
-            self._fail(entry, told or f"exit code {state}: {_last_line(entry.task.path / 'log.txt')}")
+            self._fail(entry, told or f"exit code {state}: {_last_line(entry.task.path / LOG)}")
         elif entry.attempts > self.retries:
             times = "once" if entry.attempts == 1 else f"{entry.attempts} times"
             lost = f"it was lost {times} by {self.launcher.name}"
@@ -309,6 +326,11 @@ def read_note(folder: Path) -> JobNote | None:
         return from_document(JobNote, read_sealed(folder / _JOB))
     except UserError:
         return None
+
+
+def folders_with_notes(path: Path) -> list[Path]:
+    """The folders at and below `path` whose job is noted: of runs, of their evaluations, of shards."""
+    return sorted(note.parent for note in path.rglob(_JOB))
 
 
 def _last_line(log: Path) -> str:

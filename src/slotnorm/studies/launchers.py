@@ -23,6 +23,7 @@ from slotnorm.storage import files
 State = Literal["waiting", "running", "lost"] | int
 """How a job stands: lost when it neither ran to its own end nor will, e.g. with its machine; else its exit code."""
 
+LOG = "log.txt"  # in a job's folder: what its command says
 RETRIES = 3  # how often a job that was lost is submitted again
 _SECONDS_BETWEEN_LOOKS = 0.1  # while processes that were told to stop save
 
@@ -40,7 +41,7 @@ class Job:
     @property
     def log(self) -> Path:
         """Where what the command says is appended."""
-        return self.folder / "log.txt"
+        return self.folder / LOG
 
 
 @dataclasses.dataclass

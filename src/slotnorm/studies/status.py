@@ -13,8 +13,8 @@ from typing import Literal
 from slotnorm.errors import DamagedFile, UserError
 from slotnorm.runtime.progress import clock
 from slotnorm.storage.locks import lock_holder
-from slotnorm.studies.jobs import CANCELLED, JobNote, read_note, write_note
-from slotnorm.studies.launchers import find_launcher
+from slotnorm.studies.jobs import CANCELLED, JobNote, folders_with_notes, read_note, write_note
+from slotnorm.studies.launchers import LOG, find_launcher
 from slotnorm.studies.sweep import ASKED
 from slotnorm.training.experiment_file import read_experiment
 from slotnorm.training.records import read_record
@@ -46,10 +46,14 @@ class RunStatus:
 
 
 def read_status(paths: Iterable[str | Path]) -> list[RunStatus]:
-    """How the runs at `paths` stand, each a run or a folder of runs, begun or only asked for; none is refused."""
+    """How the runs at `paths` stand, each a run or a folder of runs, begun or only asked for; none is refused.
+
+    So do jobs that evaluate them, and those of features, while they are noted.
+    """
     folders: dict[Path, Path] = {}
     for path in map(Path, paths):
-        inside = folders_below(path, lambda folder: is_run(folder) or (folder / ASKED).is_file())
+        inside = folders_below(path, _is_of_training)
+        inside += [folder for folder in folders_with_notes(path) if folder not in inside]
         if not inside:
             raise UserError(f"{path} is not a run and holds none; `slotnorm train` and `slotnorm sweep` make them")
         folders |= {folder.resolve(): folder for folder in inside}
@@ -107,7 +111,23 @@ def _status(folder: Path) -> RunStatus:
         return RunStatus(folder, "failed", note=str(error))
 
 
+def _is_of_training(folder: Path) -> bool:
+    return is_run(folder) or (folder / ASKED).is_file()
+
+
+def _job_status(folder: Path) -> RunStatus:
+    """Of a job that trains nothing: it has begun when it has said something."""
+    note = read_note(folder)
+    if note is None or note.state == "failed":
+        return RunStatus(folder, "failed", note="its note is damaged" if note is None else note.reason)
+    if note.state == "cancelled":
+        return RunStatus(folder, "waits", note=note.reason)
+    return RunStatus(folder, "runs" if (folder / LOG).is_file() else "waits", note=f"given to {note.on}")
+
+
 def _readable_status(folder: Path) -> RunStatus:
+    if not _is_of_training(folder):
+        return _job_status(folder)
     run = Run.open(folder) if is_run(folder) else None
     asked = folder / ASKED
     experiment = read_experiment(asked) if asked.is_file() or run is None else run.experiment

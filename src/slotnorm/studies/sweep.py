@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from slotnorm.errors import UserError
 from slotnorm.runtime.plugins import loaded_plugins
 from slotnorm.studies.jobs import Task, complete
-from slotnorm.studies.launchers import RETRIES, Job, Launcher
+from slotnorm.studies.launchers import LOG, RETRIES, Job, Launcher
 from slotnorm.studies.options import Training, words
 from slotnorm.training.experiment_file import write_experiment
 from slotnorm.training.runs import Run
@@ -99,7 +99,7 @@ def report(tasks: Sequence[RunTask]) -> str:
             again = " (was finished already)" if task.state == "skipped" else ""
             lines.append(f"{_summary(task)}{again}")
         else:
-            log = task.path / "log.txt"
+            log = task.path / LOG
             more = f"; {log} tells more" if log.is_file() else ""
             lines.append(f"{task.path}: {task.state}, {task.reason}{more}")
     return "\n".join(lines)
