@@ -318,7 +318,7 @@ BAD_FOLDERS = {
         lambda source: (source / "images" / "notes.txt").touch()
     ),
     "3.png and 3.jpg have the same name": lambda source: Image.new("RGB", (16, 12)).save(source / "images" / "3.jpg"),
-    "3.png is 20 x 12 pixels, the first image 16 x 12; give --size": (
+    r"holds images of 2 sizes, as 16 x 12 \(0.png\) and 20 x 12 \(3.png\) pixels; give --size": (
         lambda source: [Image.new("L", (20, 12)).save(source / kind / "3.png") for kind in ("images", "masks")]
     ),
     "properties.json is not valid JSON": put_properties("[" * 9999),

@@ -18,6 +18,7 @@ from slotnorm.errors import UserError
 from slotnorm.evaluation.rows import Rows
 from slotnorm.models import weights
 from slotnorm.models.building import build
+from slotnorm.report.reading import read
 from slotnorm.studies.own import fit_to_features, fit_to_images
 from slotnorm.studies.run_evaluation import plan_evaluations, read_judgement
 from slotnorm.training.experiment_scenes import training_scenes, validation_scenes
@@ -50,7 +51,7 @@ def test_a_folder_of_pictures_is_learned_evaluated_and_reported_without_masks(tm
     assert (run.source, run.scenes, run.experiment.recipe.model.size) == (photos.resolve(), 10, 32)
     assert f"--data {photos.resolve()}" in run.command
 
-    main(["eval", str(run.path), "--slots", "3,6"])
+    main(["eval", str(run.path), "--slots", "3,4,6"])
     assert capsys.readouterr().out.startswith("own-weighted_sum-1 on own: 2 scenes")
     (rows,) = [Rows.load(path) for path in (run.path / "rows").glob("*.npz")]
     assert "l2" in rows.unique("metric")
@@ -60,8 +61,10 @@ def test_a_folder_of_pictures_is_learned_evaluated_and_reported_without_masks(tm
     assert "-1 objects" not in text
     assert "at most 0 objects" not in text
     for words in ("0 to 255 objects", "In the paper: your pictures", "stand-in: your pictures", "Not as registered",
-                  "no runs of weighted"):  # fmt: skip
+                  "no runs of weighted", "(?", "visible objects", "slots and objects", "own, 4 slots"):  # fmt: skip
         assert words not in text, words
+    assert "## own (3 slots)" in text
+    assert "*own, 3 slots (training K)*" in text
     judged, used = read_judgement(run.path), run.validation()["in_use@3"]
     numbers = [f"{judged[name]:.2f}" for name in ("moving", "sharing", "coherence")]
     assert f"{' | '.join(numbers)} | {used:.2f} of 3 |" in text
@@ -122,10 +125,16 @@ def test_other_data_is_scored_only_when_it_is_asked_for_and_said(tmp_path, capsy
     run = train_own(write_masked(tmp_path / "photos"), tmp_path / "runs")
     other = tmp_path / "other"
     write_masked(other, num=5)
+    main(["eval", str(run.path), "--slots", "3"])
+    assert read([run.path]).notes == ()
+    capsys.readouterr()
     main(["eval", str(run.path), "--data", str(other), "--slots", "3"])
     said = capsys.readouterr()
     assert "is not the data that" in said.err
     assert "on own: 5 scenes" in said.out
+    (note,) = read([run.path]).notes
+    assert note.startswith("own-weighted_sum-1: scored on other data (")
+    assert note.endswith(f"than it was trained on ({run.data[:12]}).")
 
 
 def test_a_run_on_a_folder_is_never_scored_on_the_scenes_that_its_experiment_makes(tmp_path):
@@ -159,13 +168,16 @@ def test_features_of_a_network_are_learned_where_one_is_named(tmp_path):
         fit_to_features(own, folder, backbone)
 
 
-def test_the_size_is_the_largest_that_the_pictures_have_unless_it_is_given(tmp_path):
+def test_the_size_is_the_largest_that_the_pictures_have_unless_it_is_given(tmp_path, caplog):
+    caplog.set_level("INFO", "slotnorm")
     own, folder = experiments.experiment("own"), tmp_path / "photos"
     folder.mkdir()
     for number in range(5):
         Image.new("RGB", (300, 70 + number)).save(folder / f"{number}.png")
     assert fit_to_images(own, folder).recipe.model == experiments.own_model(64)
+    assert "learned at 64x64 (--size 32, 128 for another)" in caplog.text
     assert fit_to_images(own, folder, 128).recipe.model.size == 128
+    assert "learned at 128x128, which enlarges most of them (--size" in caplog.text
     with pytest.raises(UserError, match="--size is 48, but own pictures are learned at 32, 64, 128 pixels"):
         fit_to_images(own, folder, 48)
     convert(folder, tmp_path / "set", size=32)
@@ -249,10 +261,17 @@ def test_all_bad_files_are_named_at_once_and_left_out_when_asked(tmp_path, capsy
     assert not (tmp_path / "none").exists()
 
 
-def test_images_of_several_sizes_are_listed_and_the_advice_works(tmp_path, capsys):
+def test_images_of_several_sizes_are_one_sentence_and_the_advice_works(tmp_path, capsys):
     photos, out = write_pictures(tmp_path / "photos"), tmp_path / "set"
-    assert "8 things are wrong" in refusal(capsys, "data", "folder", "--from", photos, "--out", out)
-    main(["data", "folder", "--from", str(photos), "--out", str(out), "--size", "16"])
+    command = ("data", "folder", "--from", photos, "--out", out)
+    sizes = f"{photos} holds images of 3 sizes, as 48 x 40 (Foto 00 中国.jpg) and 49 x 40 (Foto 01 中国.png) pixels"
+    sentence = f"slotnorm: {sizes}; give --size to bring all to one size"
+    assert refusal(capsys, *command) == sentence
+    assert refusal(capsys, *command, "--skip-bad") == sentence  # images are not left out for their size
+    spoil(photos)
+    assert "4 things are wrong" in refusal(capsys, *command)
+    assert not out.exists()
+    main([*map(str, command), "--size", "16", "--skip-bad"])
     assert Scenes.open(out).images.shape == (12, 16, 16, 3)
 
 

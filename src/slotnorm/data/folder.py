@@ -7,6 +7,7 @@ written, and all files that cannot be used are named at once.
 
 import hashlib
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -146,7 +147,7 @@ def _images(folder: Path) -> tuple[list[Path], list[str], list[str]]:
     """The images of DIR/images by name, and what is wrong with its other files."""
     entries = [path for path in sorted(folder.iterdir()) if not is_of_system(path)]
     images = [path for path in entries if path.suffix.lower() in ENDINGS and path.is_file()]
-    others = [path for path in entries if path not in set(images)]
+    others = sorted(set(entries).difference(images))
     kinds = " or ".join(ENDINGS)
     return images, [f"{path} is not a {kinds} file; convert it or move it elsewhere" for path in others], []
 
@@ -156,7 +157,7 @@ def _loose_images(folder: Path) -> tuple[list[Path], list[str], list[str]]:
     entries = [path for path in sorted(folder.iterdir()) if not is_of_system(path)]
     images = [path for path in entries if path.suffix.lower() in ENDINGS and path.is_file()]
     unread = [path for path in entries if path.suffix.lower() in PICTURES_OF_OTHERS]
-    others = [path.name for path in entries if path not in {*images, *unread}]
+    others = [path.name for path in sorted(set(entries).difference(images, unread))]
     return images, [f"{path} is an image that is not read; save it as PNG or JPEG" for path in unread], others
 
 
@@ -182,34 +183,42 @@ def _paired(images: Sequence[Path], masks: Mapping[str, Path]) -> tuple[list[Pat
         problems.append(f"{masks[stem]} is a mask without an image; add the image or remove the mask")
     for stem in sorted(set(first) - set(masks)):
         problems.append(f"{first[stem]} is an image without a mask; add the mask, or remove the folder of masks")
-    stems = [path.stem for path in images]
-    return [path for path in images if path.stem in masks and stems.count(path.stem) == 1], problems
+    stems = Counter(path.stem for path in images)
+    return [path for path in images if path.stem in masks and stems[path.stem] == 1], problems
 
 
 def _usable(surveyed: Survey, window: str | tuple[int, ...], size: int | None, skip_bad: bool, way_out: str) -> Survey:
-    """The survey of those scenes that can be used; unless `skip_bad`, all else is named and refused."""
-    problems, good, first = list(surveyed.problems), [], None
+    """The survey of those scenes that can be used; unless `skip_bad`, all else is named and refused.
+
+    Images of several sizes are not bad ones, and none is left out for its size: that is one sentence for all of them.
+    """
+    problems, good, sizes = list(surveyed.problems), [], dict[str, Path]()
     with Progress("images checked", len(surveyed.items)) as progress:
         for item in surveyed.items:
             try:
                 picture, _, _ = _read(item, window)
-                first = first or picture.shape
-                if size is None and picture.shape != first:
-                    sizes = f"{picture.shape[1]} x {picture.shape[0]} pixels, the first image {first[1]} x {first[0]}"
-                    raise UserError(f"{item.image} is {sizes}; give --size to bring all images to one size")
+                sizes.setdefault(f"{picture.shape[1]} x {picture.shape[0]}", item.image)
                 good.append(item)
             except UserError as error:
                 problems.append(str(error))
             progress.advance()
-    if problems and not (skip_bad and good):
-        several = f"{len(problems)} things are wrong in {surveyed.source}: " if len(problems) > 1 else ""
-        raise UserError(f"{several}{'; '.join(problems)}" + (f" ({way_out})" if good else ""))
+    differ = [_sizes(surveyed.source, sizes)] if size is None and len(sizes) > 1 else []
+    if differ or (problems and not (skip_bad and good)):
+        wrong = [*problems, *differ]
+        several = f"{len(wrong)} things are wrong in {surveyed.source}: " if len(wrong) > 1 else ""
+        raise UserError(f"{several}{'; '.join(wrong)}" + (f" ({way_out})" if good and problems else ""))
     for problem in problems:
         _log.warning(f"left out: {problem}")
     if others := surveyed.passed_over:
         more = f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
         _log.info(f"note: passed over in {surveyed.source}, being no images: {', '.join(others[:_SHOWN])}{more}")
     return Survey(surveyed.source, tuple(good))
+
+
+def _sizes(source: Path, sizes: Mapping[str, Path]) -> str:
+    """What is wrong with images of several sizes, each with the first image that has it."""
+    shown = " and ".join(f"{size} ({path.name})" for size, path in list(sizes.items())[:2])
+    return f"{source} holds images of {len(sizes)} sizes, as {shown} pixels; give --size to bring all to one size"
 
 
 def _arrays(items: list[_Item], fields: Any, window: Any, size: int | None, fit: Fit) -> dict[str, NDArray[Any]]:

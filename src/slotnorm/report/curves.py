@@ -175,16 +175,17 @@ def figures(section: Section, kept: Section | None = None) -> list[Figure]:
 
     objects = f" on at most {section.train_objects} objects" if section.train_objects > 0 else ""
     trained = f"Models trained{objects} with {section.train_slots} slots."
+    against = "slots and objects" if section.object_counts() else "slots"
     drawn, made = metrics_by_figure(section), []
     if segmented := drawn.pop("segmentation", []):
         rows = [metric_row(shown, metric) for metric in segmented]
-        made.append(figure("segmentation", f"Segmentation against slots and objects. {trained}", rows))
+        made.append(figure("segmentation", f"Segmentation against {against}. {trained}", rows))
         if _has_attention(section):
             rows = [metric_row(shown, metric, "attention") for metric in segmented]
             made.append(figure("attention", f"The same from attention instead of decoder masks. {trained}", rows))
     if reconstructed := drawn.pop("reconstruction", []):
         rows = [metric_row(shown, metric) for metric in reconstructed]
-        made.append(figure("reconstruction", f"Reconstruction loss against slots and objects. {trained}", rows))
+        made.append(figure("reconstruction", f"Reconstruction loss against {against}. {trained}", rows))
     if precisions := drawn.pop("precision", []):
         for dataset in section.sets:
             panels = [metric_panel(shown, metric, (dataset,)) for metric in precisions]
@@ -193,7 +194,7 @@ def figures(section: Section, kept: Section | None = None) -> list[Figure]:
     for kind, metrics in drawn.items():
         labels = ", ".join(measure(metric).label for metric in metrics)
         rows = [metric_row(shown, metric) for metric in metrics]
-        made.append(figure(kind, f"{labels} against slots and objects. {trained}", rows))
+        made.append(figure(kind, f"{labels} against {against}. {trained}", rows))
     made += [figure(*content) for make in _section_figures.values() if (content := _content(make, shown)) is not None]
     _require_own_names([figure.name.removeprefix(f"{name} ") for figure in made])
     return [figure for figure in made if figure.rows]

@@ -125,10 +125,13 @@ def _opening(report: Report) -> str:
     lines = [" ".join(words), ""]
     lines += [f"- {escaped(run.path)}: {escaped(run.reason)}" for run in report.left_out]
     lines += ["", *(f"- {escaped(note)}" for note in report.notes)] if report.notes else []
+    counted = any(contents.section.object_counts() for contents in report.sections)
+    scenes = "images with two or more visible objects" if counted else "all images"
+    undefined = " Undefined scores (no foreground) are left out and counted." if counted else ""
     lines += [
         "",
-        "A run's score is the mean over images with two or more visible objects; over runs the median and the maximal "
-        "deviation from it are given. Undefined scores (no foreground) are left out and counted.",
+        f"A run's score is the mean over {scenes}; over runs the median and the maximal deviation from it are "
+        f"given.{undefined}",
     ]
     return "\n".join(lines).strip()
 

@@ -265,6 +265,10 @@ def _notes(section: Section) -> list[str]:
         if len(chosen) > 1:
             span = " to ".join(str(number) for number in sorted({min(numbers), max(numbers)}))
             notes.append(f"{section.title}: not all runs are scored on the same scenes of {dataset} (numbers: {span}).")
+    for run in section.runs:
+        scored, trained = run.facts["scenes"].get(experiments.OWN, {}).get("scenes"), run.facts.get("data")
+        if scored is not None and trained is not None and scored != trained:
+            notes.append(f"{run.name}: scored on other data ({scored[:12]}) than it was trained on ({trained[:12]}).")
     unjudged = [run.name for run in section.runs if run.failed is None]
     if unjudged:
         notes.append(

@@ -57,13 +57,19 @@ class Section:
 
     @property
     def factors(self) -> str:
-        """(O, K), the paper's annotation."""
-        return f"({self.train_objects if self.train_objects > 0 else '?'}, {self.train_slots})"
+        """(O, K), the paper's annotation; the slots alone where nobody counted the objects."""
+        return (
+            f"({self.train_objects}, {self.train_slots})" if self.train_objects > 0 else f"({self.train_slots} slots)"
+        )
 
     @property
     def object_slots(self) -> int:
-        """K of the panels over object counts: one slot more than the most objects, as the paper's 11 on CLEVR10."""
-        return self.nearest_slots(max(self.object_counts(), default=self.train_slots) + 1)
+        """K of the panels over object counts: one slot more than the most objects, as the paper's 11 on CLEVR10.
+
+        Where objects are not counted it is the training K.
+        """
+        counts = self.object_counts()
+        return self.nearest_slots(max(counts) + 1 if counts else self.train_slots)
 
     @property
     def high_slots(self) -> int:

@@ -48,9 +48,10 @@ def fit_to_images(experiment: Experiment, data: Path, size: int | None = None) -
     fitted = _with(experiment, own_model(chosen), num, has_validation=False)
     masks = "with masks" if surveyed.items[0].mask is not None else "without masks, which are not needed"
     others = ", ".join(str(other) for other in OWN_SIZES if other != chosen)
+    enlarged = ", which enlarges most of them" if side < chosen else ""
     _log.info(
-        f"{data}: {num} images {masks}, their shorter side {side} pixels in the middle; learned at {chosen}x{chosen} "
-        f"(--size {others} for another), {fitted.recipe.validation_scenes} of them held out for validation"
+        f"{data}: {num} images {masks}, their shorter side {side} pixels in the middle; learned at {chosen}x{chosen}"
+        f"{enlarged} (--size {others} for another), {fitted.recipe.validation_scenes} of them held out for validation"
     )
     return fitted
 
