@@ -3,10 +3,11 @@
     python docs/publish_counts.py results/toy
 
 Of every run and set it writes RUN/rows/SET-count.npz: rows of the metric `count` alone, at the training K, twice and
-three times it and one slot more than the most objects of its sets. They are made with the published weights, which are
-in half precision; the header says so (`half_precision`), and names the weights that they were rounded from, as the
-other rows do, which stay as they are. Rows that have the metric, or have their file, are passed over; --slots counts at
-other K, and --data says where scenes are that are neither generated nor in the cache.
+three times it and one slot more than the most objects of its sets; on a set that was not evaluated at the training K
+(a transfer's), at all K of its rows. They are made with the published weights, which are in half precision; the header
+says so (`half_precision`), and names the weights that they were rounded from, as the other rows do, which stay as they
+are. Rows that have the metric, or have their file, are passed over; --slots counts at other K, and --data says where
+scenes are that are neither generated nor in the cache.
 """
 
 import argparse
@@ -32,7 +33,8 @@ def count_published(folder: Path, slots: list[int] | None = None, data: Path | N
     """Write what is lacking of one run."""
     files = {path: Rows.load(path) for path in row_files.row_files(folder / "rows")}
     trained = Run.open(folder).experiment.slots
-    most = max(int(rows["objects"].max()) for rows in files.values())
+    studied = [rows for rows in files.values() if trained in rows.unique("slots")]
+    most = max((int(rows["objects"].max()) for rows in studied), default=0)
     wanted = slots or [*(trained * factor for factor in range(1, SLOTS_FACTOR + 1)), most + 1]
     written = []
     for path, rows in files.items():
@@ -46,10 +48,11 @@ def count_published(folder: Path, slots: list[int] | None = None, data: Path | N
 
 
 def count(folder: Path, rows: Rows, dataset: str, slots: list[int], data: Path | None) -> Rows:
-    """The rows of the count on the scenes of `rows`, at those K of `slots` that these have."""
+    """The rows of the count on the scenes of `rows`, at those K of `slots` that these have, or at all of theirs."""
     model, run, header = sn.load(folder), Run.open(folder), rows.header
     scenes = scenes_of(run, evaluation_set(dataset), header["num_scenes"], data)
-    numbers = sorted(set(slots) & set(rows.unique("slots")))
+    evaluated = set(rows.unique("slots"))
+    numbers = sorted(evaluated.intersection(slots) or evaluated)
     evaluation = Evaluation(model, scenes, numbers, source=model.sources[0], metrics=[CountError])
     made = evaluation.header
     for name in ("scenes", "images", "iterations", "noise_seed"):

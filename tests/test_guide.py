@@ -32,7 +32,7 @@ def test_every_command_of_the_guide_works_on_a_folder_of_pictures(tmp_path, monk
     assert "slots do not bind, the model " in said["train"].err
     assert "own-weighted_sum-1 on 2 scenes of own: slots do not bind" in said["judge"].out
     assert "try: " in said["judge"].out
-    assert " of 24 slots are needed" in said["segment"].out
+    assert " of 24 slots needed" in said["segment"].out
     assert (tmp_path / "masks" / "Foto-00-中国" / "labels.png").is_file()
     assert (tmp_path / "set" / "contact-sheet.png").is_file()
     assert (tmp_path / "report" / "index.html").is_file()

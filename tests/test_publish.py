@@ -174,6 +174,17 @@ def test_objects_are_counted_with_published_weights_where_rows_lack_it_and_the_r
     assert read_again.slots("toy7", "f_ari") == [3, 4]
 
 
+def test_objects_of_a_set_that_was_not_evaluated_at_the_training_slots_are_counted_where_it_was(
+    run: Run, crowd: Path, tmp_path: Path
+) -> None:
+    (published,) = publishing.publish([run.path.parent], tmp_path)
+    path = published / "rows" / "toy7.npz"
+    made = Rows.load(path)
+    made.where(metric="f_ari", slots=3).save(path, made.header)
+    (counted,) = counts.count_published(published, data=crowd)
+    assert Rows.load(counted).unique("slots") == [3]
+
+
 def test_objects_are_not_counted_on_other_scenes_than_those_of_the_rows(run: Run, crowd: Path, tmp_path: Path) -> None:
     (published,) = publishing.publish([run.path.parent], tmp_path / "published")
     path = published / "rows" / "toy7.npz"

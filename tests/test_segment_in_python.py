@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from slotnorm.metrics.object_count import MOST_BORDER, SMALLEST, needed
 from slotnorm.models import parts, weights
 from slotnorm.models.building import build
 from slotnorm.report.safe_names import folder_name
+from slotnorm.report.segmentation import count_in_words
 from slotnorm.report.segmenter import Segmenter
 from slotnorm.runtime.randomness import slot_noise
 from slotnorm.training.loop import train
@@ -58,7 +60,8 @@ def test_a_result_has_labels_soft_masks_a_count_and_a_figure(model):
     assert made.count == int(sn.count_objects(torch.from_numpy(made.masks)[None])[0])
     assert [slot["slot"] for slot in made.slots()] == list(range(6))
     assert len(made.plot().axes) >= 8
-    assert made._repr_html_().startswith('<figure><img alt="48 x 40 pixels, ')
+    assert repr(made) == f"Segmentation of 48 x 40 pixels: {count_in_words(made.count)}, 6 slots"
+    assert made._repr_html_().startswith(f'<figure><img alt="{made!r}" src="data:image/png;base64,')
     assert made.overlay(20).size == (20, 17)
 
 
@@ -99,12 +102,23 @@ def test_what_is_not_a_picture_is_one_sentence(model, picture, sentence):
 
 
 def test_a_number_of_slots_is_a_number_or_auto(model, capsys, tmp_path):
-    with pytest.raises(UserError, match="slots is 'many', but must be a whole number or 'auto'"):
-        sn.segment(PICTURE, model, slots="many")
+    for slots in ("many", 2.5, [3]):
+        with pytest.raises(
+            UserError, match=rf"slots is {re.escape(repr(slots))}, but must be a whole number or 'auto'"
+        ):
+            sn.segment(PICTURE, model, slots=slots)
+    assert len(sn.segment(PICTURE, model, slots=np.int64(3)).masks) == 3
     Image.fromarray(PICTURE).save(tmp_path / "a.png")
     with pytest.raises(SystemExit):
         main(["segment", str(tmp_path / "a.png"), "--run", "x", "--slots", "few"])
     assert "--slots is 'few', but must be a whole number" in capsys.readouterr().err
+
+
+def test_what_is_not_a_model_is_one_sentence():
+    with pytest.raises(
+        UserError, match="Linear is not a model of slotnorm; a model is a run's folder, .* bundled name"
+    ):
+        sn.segment(PICTURE, torch.nn.Linear(2, 2))
 
 
 # ---------------------------------------------------------------------------------------------------- large pictures
@@ -185,7 +199,7 @@ def test_auto_starts_from_three_times_the_slots_and_leaves_out_what_holds_nothin
     said = capsys.readouterr().out
     record = json.loads((tmp_path / "o" / "中国" / "slots.json").read_text())
     assert record["num_slots"] == 12
-    assert f"{record['objects']} objects; {len(record['slots'])} of 12 slots are needed" in said
+    assert f"{count_in_words(record['objects'])}; {len(record['slots'])} of 12 slots needed" in said
     made = sn.segment(PICTURE, model, slots="auto")
     assert len(made.masks) == len(made.numbers) == len(record["slots"]) >= 1
     assert int(made.labels.max()) < len(made.masks)

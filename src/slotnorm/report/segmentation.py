@@ -22,7 +22,7 @@ _SHOWN_SIDE = 640  # pixels of the picture in a figure or a notebook, at most
 _OVERLAY = 0.5  # share of the slots' colours
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Segmentation:
     """What a model makes of one image; a notebook shows it."""
 
@@ -77,7 +77,7 @@ class Segmentation:
         axes[0].imshow(small)
         axes[0].set_title("picture", fontsize=9)
         axes[1].imshow(self.overlay(_SHOWN_SIDE))
-        axes[1].set_title(_objects(self.count), fontsize=9)
+        axes[1].set_title(count_in_words(self.count), fontsize=9)
         extent = (0, self.image.width, self.image.height, 0)
         for axis, mask, number in zip(axes[2:], self.masks, self.numbers, strict=False):
             axis.imshow(mask, vmin=0, vmax=1, cmap="gray", extent=extent)
@@ -86,12 +86,15 @@ class Segmentation:
             axis.axis("off")
         return figure
 
+    def __repr__(self) -> str:
+        slots = f"{len(self.masks)} slot{'s' * (len(self.masks) != 1)}"
+        return f"Segmentation of {self.image.width} x {self.image.height} pixels: {count_in_words(self.count)}, {slots}"
+
     def _repr_html_(self) -> str:
         content = io.BytesIO()
         self.overlay(_SHOWN_SIDE).save(content, "PNG")
         data = base64.b64encode(content.getvalue()).decode()
-        words = html.escape(f"{self.image.width} x {self.image.height} pixels, {_objects(self.count)}, "
-                            f"{len(self.masks)} slots")  # fmt: skip
+        words = html.escape(repr(self))
         return (
             f'<figure><img alt="{words}" src="data:image/png;base64,{data}"><figcaption>{words}</figcaption></figure>'
         )
@@ -117,7 +120,7 @@ def slot_palette(slots: int) -> NDArray[np.uint8]:
     return to_pixels(palette(np.arange(1, slots + 1)))
 
 
-def _objects(count: int) -> str:
+def count_in_words(count: int) -> str:
     return "1 object" if count == 1 else f"{count} objects"
 
 

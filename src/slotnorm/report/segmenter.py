@@ -8,7 +8,9 @@ the seed and the number of slots alone: the same command gives the same files.
 import io
 import json
 import logging
+import operator
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -33,7 +35,7 @@ from slotnorm.metrics import count_objects
 from slotnorm.metrics.object_count import needed
 from slotnorm.models import SlotModel
 from slotnorm.report.safe_names import folder_name
-from slotnorm.report.segmentation import Segmentation, slot_palette
+from slotnorm.report.segmentation import Segmentation, count_in_words, slot_palette
 from slotnorm.runtime import randomness
 from slotnorm.runtime.progress import Progress
 from slotnorm.storage import files
@@ -64,15 +66,16 @@ class Segmenter:
         backbone: FrozenBackbone | None = None,
     ) -> None:
         self.auto = num_slots == AUTO
-        if isinstance(num_slots, str) and not self.auto:
-            raise UserError(f"slots is {num_slots!r}, but must be a whole number or {AUTO!r}")
         if num_slots is None or self.auto:
             if model.experiment is None:
                 raise UserError("the model has no experiment that says its number of slots; give num_slots")
             num_slots = model.experiment.slots
             if self.auto and model.takes(SLOTS_FACTOR * num_slots):
                 num_slots = min(SLOTS_FACTOR * num_slots, MOST_SLOTS)
-        assert isinstance(num_slots, int)
+        try:
+            num_slots = operator.index(num_slots)  # type: ignore[arg-type]  # NumPy's whole numbers too
+        except TypeError:
+            raise UserError(f"slots is {num_slots!r}, but must be a whole number or {AUTO!r}") from None
         if not 1 <= num_slots <= MOST_SLOTS:
             raise UserError(f"{num_slots} slots are not possible: a label map of 8 bits takes 1 to {MOST_SLOTS}")
         self.model, self.num_slots, self.seed = model.eval(), num_slots, seed
@@ -199,7 +202,7 @@ def _segment_one(path: Path, segmenter: Segmenter, folder: Path) -> str:
     used = len(np.unique(found.labels))
     held = f"{used} of {len(found.masses)} slots hold pixels"
     if segmenter.auto:
-        held = f"{found.count} objects; {len(found.masses)} of {segmenter.num_slots} slots are needed"
+        held = f"{count_in_words(found.count)}; {len(found.masses)} of {segmenter.num_slots} slots needed"
     return f"{printable(path.name)}: {width}x{height}{scaled}; {held}: {folder}"
 
 
@@ -258,10 +261,10 @@ def _images(source: Path) -> list[Path]:
 def _names(images: Sequence[Path]) -> list[str]:
     """A folder for each image: its name without the ending, and with it where two would share the folder."""
     stems = [folder_name(path.stem) for path in images]
-    names = [
-        stem if stems.count(stem) == 1 else folder_name(path.name) for stem, path in zip(stems, images, strict=True)
-    ]
-    return [name if names.count(name) == 1 else f"{name}-{number}" for number, name in enumerate(names)]
+    shared = Counter(stems)
+    names = [stem if shared[stem] == 1 else folder_name(path.name) for stem, path in zip(stems, images, strict=True)]
+    taken = Counter(names)
+    return [name if taken[name] == 1 else f"{name}-{number}" for number, name in enumerate(names)]
 
 
 def _png(image: Image.Image) -> bytes:

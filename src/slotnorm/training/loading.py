@@ -1,6 +1,7 @@
 """From a name or a path to a model: the one way, for the library, the command line and reports."""
 
 import logging
+import os
 from pathlib import Path
 
 import torch
@@ -14,6 +15,8 @@ from slotnorm.training.runs import Run, is_run
 
 _log = logging.getLogger(__name__)
 
+_WHAT = "a model is a run's folder, a .safetensors file that a run exported, or a bundled name"
+
 
 def load(source: str | Path, device: str | torch.device = "cpu") -> SlotModel:
     """The model of a run's folder, of a .safetensors file, of a bundled name, or of a hub id as "hub:owner/name".
@@ -26,6 +29,8 @@ def load(source: str | Path, device: str | torch.device = "cpu") -> SlotModel:
 
 
 def _read(source: str | Path) -> SlotModel:
+    if not isinstance(source, str | os.PathLike):
+        raise UserError(f"{type(source).__name__} is not a model of slotnorm; {_WHAT}")
     path = Path(source)
     if is_run(path):
         return _of_run(path)
@@ -48,10 +53,9 @@ def _of_run(path: Path) -> SlotModel:
 
 
 def _refusal(path: Path) -> str:
-    what = "a model is a run's folder, a .safetensors file that a run exported, or a bundled name"
     if path.is_dir():
-        return f"{path} is not a run: it has no experiment.json; {what}"
+        return f"{path} is not a run: it has no experiment.json; {_WHAT}"
     if path.suffix == ".safetensors" or len(path.parts) != 1:
         hub = f"; a model on the hub is {PREFIX}{path}" if is_hub_id(str(path)) else ""
-        return f"there is no {path}; {what}{hub}"
-    return f"there is no {path}; {what}; {nearest(str(path), bundled_names())}"
+        return f"there is no {path}; {_WHAT}{hub}"
+    return f"there is no {path}; {_WHAT}; {nearest(str(path), bundled_names())}"

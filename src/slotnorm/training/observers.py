@@ -246,7 +246,8 @@ class WeightsAndBiases(Observer):
     name, package, install = "wandb", "wandb", "slotnorm[wandb]"
 
     def __init__(self, project: str = "slotnorm", mode: str | None = None) -> None:
-        self.project, self.mode = project, mode or os.environ.get("WANDB_MODE", "offline")
+        self.project = project
+        self.mode: Any = mode or os.environ.get("WANDB_MODE", "offline")  # wandb's own words, which it checks
 
     def on_start(self, run: "Run", step: int) -> None:
         import wandb
