@@ -63,6 +63,8 @@ def test_the_guess_is_the_middle_of_the_generated_scenes_or_the_mean_of_test_sce
     assert guessed_number(section) == 3.0  # 2 to 4 objects
     (bare,) = divide(summarize(rows))  # rows that do not say their experiment
     assert guessed_number(bare) == pytest.approx(objects_on(rows, "toy4").mean())
+    (of_more,) = divide(summarize(rows.with_columns(train_objects=7)))  # of which the first set has too few
+    assert guessed_number(of_more) == pytest.approx(objects_on(rows, "toy7").mean())
 
 
 def test_errors_are_drawn_against_slots_and_objects_with_the_guess_beside_them(rows, section):

@@ -13,6 +13,7 @@ import torch
 
 import tiny
 from slotnorm import initialization
+from slotnorm.cli.dispatch import load_plugins
 from slotnorm.cli.verbs import main
 from slotnorm.errors import UserError
 from slotnorm.evaluation.rows import Rows
@@ -261,6 +262,16 @@ def test_an_initialization_of_a_plugin_trains_is_scored_and_is_refused_without_i
         initialization._registry.update(known)
     with pytest.raises(UserError, match="there is no initialization 'wide'; .*one of your own is added by"):
         run.model()
+
+
+def test_several_plugins_follow_one_option_and_other_words_stay(tmp_path: Path) -> None:
+    files = [tmp_path / f"{name}.py" for name in "abc"]
+    for file in files:
+        file.write_text("")
+    words = ["eval", "--plugin", str(files[0]), str(files[1]), "runs", f"--plugin={files[2]}", "x.py"]
+    load_plugins(words)
+    assert [path for path in loaded_plugins() if path in files] == files
+    assert words == ["eval", "runs", "x.py"]
 
 
 def test_two_plugins_of_one_file_name_are_both_kept(tmp_path: Path) -> None:

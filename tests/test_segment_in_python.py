@@ -1,5 +1,6 @@
 """`sn.segment`: every kind of picture in, labels, soft masks and a count out; many and large ones in bounded memory."""
 
+import dataclasses
 import json
 import math
 import re
@@ -112,6 +113,15 @@ def test_a_number_of_slots_is_a_number_or_auto(model, capsys, tmp_path):
     with pytest.raises(SystemExit):
         main(["segment", str(tmp_path / "a.png"), "--run", "x", "--slots", "few"])
     assert "--slots is 'few', but must be a whole number" in capsys.readouterr().err
+
+
+def test_learned_slots_of_another_number_are_one_sentence():
+    recipe = dataclasses.replace(tiny.experiment().recipe, initialization="learned")
+    model = build(dataclasses.replace(tiny.experiment(), recipe=recipe))
+    model.experiment = tiny.experiment()
+    with pytest.raises(UserError, match="num_slots is 9, but this model has a learned start of 4 slots: ask for 4"):
+        sn.segment(PICTURE, model, slots=9)
+    assert len(sn.segment(PICTURE, model, slots="auto").masks) <= 4
 
 
 def test_what_is_not_a_model_is_one_sentence():

@@ -160,19 +160,26 @@ def _overview(verbs: Verbs, prog: str) -> str:
     if prog == "slotnorm":
         lines += entry("--version", "which slotnorm this is", _LEFT)
         lines += entry(
-            "--plugin FILE", "with every verb: run a Python file of yours first, for the classes it adds", _LEFT
+            "--plugin FILE", "with every verb: run Python files of yours first, for the classes they add", _LEFT
         )
     return "\n".join(lines)
 
 
 def load_plugins(arguments: list[str]) -> None:
-    """Take every `--plugin FILE` out of the arguments and run the file: the user's own code, only when asked for."""
+    """Take every `--plugin FILE` out of the arguments and run the file: the user's own code, only when asked for.
+
+    Words after the first file that are Python files, too, are more of them: no verb takes such files.
+    """
     while (at := next((i for i, word in enumerate(arguments) if re.match("--plugin(=|$)", word)), None)) is not None:
         _, given, path = arguments.pop(at).partition("=")
         if not given and at < len(arguments):
             path = arguments.pop(at)
         if not path:
             raise UserError("--plugin needs a Python file of yours, as in --plugin my_norm.py")
+        paths = [path]
+        while not given and at < len(arguments) and arguments[at].endswith(".py"):
+            paths.append(arguments.pop(at))
         from slotnorm.runtime.plugins import load_plugin
 
-        load_plugin(Path(path))
+        for path in paths:
+            load_plugin(Path(path))

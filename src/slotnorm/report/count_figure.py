@@ -62,14 +62,15 @@ def counting(section: Section, leave_out_failed: bool = False) -> Counting | Non
 def guessed_number(section: Section) -> float:
     """The mean number of objects in training.
 
-    Generated scenes say it. Of others it is that of test scenes with as many objects as in training, those of the
-    section's first set.
+    Generated scenes say it. Of others it is that of test scenes with no more objects than in training, those of the
+    section's first set that has so many.
     """
     experiment = next((known for run in section.all_runs if (known := experiment_of(run)) is not None), None)
     if experiment is not None and experiment.scenes is not None:
         fewest, most = experiment.scenes.objects
         return (fewest + min(most, experiment.max_objects or most)) / 2
-    tally = next(tally for dataset in section.sets for tally in _tallies(section, dataset))
+    tallies = [tally for dataset in section.sets for tally in _tallies(section, dataset)]
+    tally = next((tally for tally in tallies if tally.objects.max() >= section.train_objects), tallies[-1])
     known = (tally.slots == tally.slots[0]) & (tally.objects != MISSING)
     as_in_training = known & (tally.objects <= section.train_objects)
     kept = as_in_training if as_in_training.any() else known

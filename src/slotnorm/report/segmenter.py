@@ -78,6 +78,7 @@ class Segmenter:
             raise UserError(f"slots is {num_slots!r}, but must be a whole number or {AUTO!r}") from None
         if not 1 <= num_slots <= MOST_SLOTS:
             raise UserError(f"{num_slots} slots are not possible: a label map of 8 bits takes 1 to {MOST_SLOTS}")
+        model.require_slots([num_slots])
         self.model, self.num_slots, self.seed = model.eval(), num_slots, seed
         self._warned = False
         self.backbone = _checked_backbone(model, backbone)
