@@ -88,6 +88,12 @@ def train(experiment: Experiment, into: Path, data: Path, **how: Any) -> Command
     return Command(["train", *words], log, how.get("environment"), fault, *arguments)
 
 
+def run_command(folder: Path, *arguments: str) -> tuple[int, str]:
+    """`slotnorm ARGUMENTS` to its end: the exit code, and all it says; `folder` is where that is written meanwhile."""
+    command = Command(list(arguments), folder / f"log-{time.monotonic_ns()}.txt")
+    return command.wait(), command.said
+
+
 def call(function: Callable[..., None], *arguments: Any, environment: Mapping[str, str]) -> Command:
     """A function of a test module in another process; its last argument is a folder, where it may write."""
     log = arguments[-1] / f"log-{time.monotonic_ns()}.txt"

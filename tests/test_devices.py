@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,11 +26,13 @@ from slotnorm.data.scenes import Scenes
 from slotnorm.errors import UserError
 from slotnorm.evaluation.rows import Rows
 from slotnorm.models import SlotModel, build
+from slotnorm.models.bundled import HASHES, bundled_files
 from slotnorm.report.demo import run_demo
 from slotnorm.report.segmenter import Segmenter
 from slotnorm.report.writing import write_report
 from slotnorm.runtime.devices import choose_device
 from slotnorm.runtime.ranks import joined
+from slotnorm.storage.files import sha256
 from slotnorm.studies.options import Training, words
 from slotnorm.studies.run_evaluation import plan_evaluations, read_judgement
 from slotnorm.training.experiment_file import write_experiment
@@ -242,9 +245,12 @@ def test_features_on_the_fly_are_computed_on_the_device_of_training_and_evaluati
     assert devices == {torch.device("cpu")}
 
 
-def test_the_demo_runs_on_the_device() -> None:
+def test_the_demo_runs_on_the_device(tmp_path: Path) -> None:
+    (file,) = (path for path in bundled_files() if path.stem == "toy-weighted_sum")
+    shutil.copy(file, tmp_path)
+    (tmp_path / HASHES).write_text(json.dumps({file.name: sha256(file)}))
     with watched_device() as ran:
-        run_demo(2, device=str(DEVICE))
+        run_demo(2, tmp_path, device=str(DEVICE))
     assert ran
 
 

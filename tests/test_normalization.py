@@ -4,12 +4,12 @@ import copy
 import os
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import pytest
 import torch
 
+import processes
 from slotnorm import Aggregate, Normalization, SlotAttention, normalizations
 from slotnorm.normalization import UnknownNormalization, WeightedSum, formula
 from test_slot_attention import draw, make_layer
@@ -185,11 +185,10 @@ class RootMass(Normalization):
 '''
 
 
-def run(*arguments: str, code: str | None = None, path: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Run the command line, or a piece of code, in a fresh process, with `path` on its search path."""
-    command = [sys.executable, *(["-c", code] if code else ["-m", "slotnorm", *arguments])]
-    environment = os.environ | ({} if path is None else {"PYTHONPATH": str(path)})
-    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+def run_code(code: str, path: Path) -> subprocess.CompletedProcess[str]:
+    """Run a piece of code in a fresh process, with `path` on its search path."""
+    environment = os.environ | {"PYTHONPATH": str(path)}
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
 
 
 def test_an_empty_batch_does_not_spoil_the_running_statistics():
@@ -203,12 +202,12 @@ def test_an_empty_batch_does_not_spoil_the_running_statistics():
 def test_a_plugin_file_adds_a_normalization(tmp_path):
     file = tmp_path / "my norm.py"
     file.write_text(PLUGIN)
-    done = run("--plugin", str(file), "norms")
-    assert done.returncode == 0, done.stderr
-    assert "root_mass" in done.stdout
-    assert run("norms", f"--plugin={file}").stdout == done.stdout
-    assert "root_mass" not in run("norms").stdout
-    assert "--plugin needs a Python file" in run("norms", "--plugin").stderr
+    code, listed = processes.run_command(tmp_path, "--plugin", str(file), "norms")
+    assert code == 0, listed
+    assert "root_mass" in listed
+    assert processes.run_command(tmp_path, "norms", f"--plugin={file}") == (0, listed)
+    assert "root_mass" not in processes.run_command(tmp_path, "norms")[1]
+    assert "--plugin needs a Python file" in processes.run_command(tmp_path, "norms", "--plugin")[1]
 
 
 @pytest.mark.parametrize(
@@ -223,10 +222,10 @@ def test_a_plugin_that_does_not_load_is_one_sentence(tmp_path, content, sentence
     file = tmp_path / "plugin.py"
     if content is not None:
         file.write_text(content)
-    done = run("--plugin", str(file), "norms")
-    assert done.returncode == 2
-    assert sentence in done.stderr
-    assert "Traceback" not in done.stderr
+    code, said = processes.run_command(tmp_path, "--plugin", str(file), "norms")
+    assert code == 2
+    assert sentence in said
+    assert "Traceback" not in said
 
 
 def test_an_installed_package_adds_a_normalization_by_entry_point(tmp_path):
@@ -236,23 +235,21 @@ def test_an_installed_package_adds_a_normalization_by_entry_point(tmp_path):
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their_norm\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[slotnorm.normalizations]\nroot_mass = their_norm\n")
     code = "import slotnorm, torch; slotnorm.SlotAttention(8, 'root_mass')(torch.ones(1, 4, 8), 2); print('works')"
-    done = run(code=code, path=tmp_path)
+    done = run_code(code, tmp_path)
     assert done.stdout.strip() == "works", done.stderr
     (tmp_path / "their_norm.py").write_text("import nowhere_to_be_found")
-    done = run(code="import slotnorm; print(len(slotnorm.normalizations()))", path=tmp_path)
+    done = run_code("import slotnorm; print(len(slotnorm.normalizations()))", tmp_path)
     assert done.stdout.strip() == "6"
     assert "'their_norm' does not load" in done.stderr
 
 
-def test_a_normalization_without_forward_says_so():
-    code = textwrap.dedent('''
-        import torch, slotnorm
-        class Empty(slotnorm.Normalization):
-            """u = ?"""
-            name, label, where, keeps_mass = "empty", "Empty", "nowhere", False
-        try:
-            slotnorm.SlotAttention(8, "empty")(torch.ones(1, 4, 8), 2)
-        except TypeError as error:
-            print(error)
-    ''')
-    assert "Empty defines no forward(aggregate, carry)" in run(code=code).stdout
+def use_a_normalization_without_forward(_: Path) -> None:
+    described = {"__doc__": "u = ?", "name": "empty", "label": "Empty", "where": "nowhere", "keeps_mass": False}
+    type("Empty", (Normalization,), described)
+    with pytest.raises(TypeError, match=r"Empty defines no forward\(aggregate, carry\)"):
+        SlotAttention(8, "empty")(torch.ones(1, 4, 8), 2)
+
+
+def test_a_normalization_without_forward_says_so(tmp_path):
+    elsewhere = processes.call(use_a_normalization_without_forward, tmp_path, environment={})  # it stays registered
+    assert elsewhere.wait() == 0, elsewhere.said

@@ -170,30 +170,17 @@ def test_everything_imported_is_declared():
 
 
 def test_the_wheel_installs_into_a_fresh_environment(tmp_path):
-    build = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "--no-deps",
-        "--no-build-isolation",
-        "-q",
-        "-w",
-        str(tmp_path),
-        str(ROOT),
-    ]
+    pip = [sys.executable, "-m", "pip"]
+    build = [*pip, "wheel", "--no-deps", "--no-build-isolation", "-q", "-w", str(tmp_path), str(ROOT)]
     subprocess.run(build, check=True, capture_output=True)
     (wheel,) = tmp_path.glob("slotnorm-*.whl")
     environment = tmp_path / "environment"
-    venv.create(environment, with_pip=True)
+    venv.create(environment, symlinks=True)
     python = environment / "bin" / "python"
-    subprocess.run(
-        [python, "-m", "pip", "install", "-q", "--no-deps", "--no-index", wheel], check=True, capture_output=True
-    )
+    install = [*pip, "--python", python, "install", "-q", "--no-deps", "--no-index", wheel]
+    subprocess.run(install, check=True, capture_output=True)
     # the dependencies are those of the environment that runs the tests; slotnorm itself must come from the wheel
-    packages = Path(
-        subprocess.check_output([python, "-c", "import site; print(site.getsitepackages()[0])"], text=True).strip()
-    )
+    (packages,) = environment.glob("lib/python*/site-packages")
     paths = [path for path in sys.path if path.endswith("site-packages")]
     (packages / "dependencies.pth").write_text("\n".join(paths))
     code = (

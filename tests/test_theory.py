@@ -1,6 +1,7 @@
 """Propositions 1 and 2, the E- and M-step beside Slot Attention, and the command that shows them."""
 
 import copy
+import io
 import math
 import re
 import subprocess
@@ -424,6 +425,16 @@ def test_a_failing_statement_is_shown_and_ends_with_an_error(trained, tmp_path, 
     shown = capsys.readouterr().out
     assert "FAILS" in shown
     assert "the moon is [b]cheese[/b]" in shown
+
+
+def test_a_reader_who_leaves_is_told_to_the_caller(trained, monkeypatch):
+    class Left(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    monkeypatch.setattr(sys, "stdout", Left())
+    with pytest.raises(BrokenPipeError):
+        show([], compare_equal_slots(trained), {}, "a layer")
 
 
 def test_a_terminal_gets_a_table_with_or_without_colour(trained, monkeypatch, capsys):
