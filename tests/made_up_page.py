@@ -1,6 +1,7 @@
 """A page as a report would make it, from made-up rows and made-up decompositions; no model is trained or run."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -68,9 +69,10 @@ def made_up_diagnosis(section: Section) -> Diagnostics:
     return diagnostics(section.title, parts)
 
 
+@functools.cache  # it is frozen, and many tests start from the same one
 def made_up_report(
-    failed: Sequence[tuple[str, int]] = (("weighted_sum", 2),), name: str = "toy", norms: Sequence[str] = MAIN,
-    seeds: Sequence[int] = (1, 2, 3), **options: Any,
+    failed: tuple[tuple[str, int], ...] = (("weighted_sum", 2),), name: str = "toy", norms: tuple[str, ...] = MAIN,
+    seeds: tuple[int, ...] = (1, 2, 3), **options: Any,
 ) -> Report:  # fmt: skip
     """Three seeds of each normalization; `failed` are those that the rule says so of."""
     rows = made_up(name, norms, seeds, slots=range(2, 17), failed=failed)

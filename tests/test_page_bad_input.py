@@ -182,8 +182,8 @@ def test_no_run_at_all():
 
 def test_a_study_whose_every_run_failed():
     norms = ("weighted_mean", "batch_norm")
-    everyone = [(norm, seed) for norm in norms for seed in (1, 2, 3)]
-    parsed = whole(made_up_report(failed=everyone, norms=norms, scenes=1))
+    every_run = tuple((norm, seed) for norm in norms for seed in (1, 2, 3))
+    parsed = whole(made_up_report(failed=every_run, norms=norms, scenes=1))
     assert "Leave out the 6 runs of 6 that failed" in parsed.text
     assert "No run is left to compare." in parsed.text
     assert all(panel["kept"]["curves"] == [] for panel in parsed.data["panels"].values() if "kept" in panel)

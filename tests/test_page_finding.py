@@ -111,8 +111,9 @@ def test_failed_runs_are_told_with_what_is_left_without_them():
     same = tuple(dataclasses.replace(effect, changes=report.effects[0].changes) for effect in report.effects)
     (hedge,) = [hedge for hedge in find(dataclasses.replace(report, effects=same)).hedges if "failed" in hedge]
     assert hedge.endswith("and counts here; the sentence is the same without it.")
-    everyone = [(norm, seed) for norm in ("weighted_mean", "batch_norm") for seed in (1, 2, 3)]
-    report = made_up_report(failed=everyone, norms=("weighted_mean", "batch_norm"), scenes=1)
+    norms = ("weighted_mean", "batch_norm")
+    every_run = tuple((norm, seed) for norm in norms for seed in (1, 2, 3))
+    report = made_up_report(failed=every_run, norms=norms, scenes=1)
     assert any("6 of these runs failed" in hedge and "None is left" in hedge for hedge in find(report).hedges)
 
 
