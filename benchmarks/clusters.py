@@ -1,7 +1,7 @@
 """The overhead of an engine: 40 tiny jobs from submission to all finished, against local processes with as many slots.
 
 python benchmarks/clusters.py: starts SLURM's daemons and Ray's nodes on this machine, as the tests in tests/cluster do,
-and prints a table for docs/clusters.md. Local processes have their turn before and after each engine, so that a machine
+and prints a table for docs/clusters.md. Local processes have their turn before and after the engines, so that a machine
 that is busy with something else shows in the table.
 """
 
@@ -57,4 +57,4 @@ def main(engines: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or ["local", "slurm", "local", "ray", "local"])
+    main(sys.argv[1:] or ["local", "slurm", "ray", "local"])

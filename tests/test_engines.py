@@ -148,6 +148,18 @@ def test_jobs_of_a_ray_that_ends_with_its_command_are_not_anothers_to_cancel() -
     assert not Ray().goes_on("not a ticket")
 
 
+def test_receipts_are_kept_beside_runs_and_of_the_jobs_inside_of_one_in_it(tmp_path: Path) -> None:
+    runs = [tmp_path / "runs" / name for name in ("one", "two")]
+    for run in runs:
+        run.mkdir(parents=True)
+        (run / "experiment.json").write_text("{}")
+    assert relays.jobs_folder(runs[:1]) == relays.jobs_folder(runs) == tmp_path / "runs" / ".jobs"
+    shards = [run / "rows" / ".unfinished" / "shard-0000-of-0002" for run in runs]
+    assert relays.jobs_folder([runs[0] / "rows"]) == relays.jobs_folder(shards[:1]) == runs[0] / ".jobs"
+    assert relays.jobs_folder(shards) == tmp_path / "runs" / ".jobs"
+    assert relays.jobs_folder([tmp_path / "set.shards" / "shard-0000-of-0002"]) == tmp_path / "set.shards" / ".jobs"
+
+
 def test_a_jobs_folder_that_is_a_link_is_refused(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / ".jobs").symlink_to(tmp_path / "elsewhere")

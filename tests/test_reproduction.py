@@ -122,6 +122,14 @@ def test_a_plan_says_runs_hours_disk_and_what_is_submitted_and_does_nothing(tmp_
     assert not (tmp_path / "out").exists()
 
 
+def test_a_plan_needs_no_data(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("SLOTNORM_CACHE", str(tmp_path / "cache"))
+    verbs.main(["reproduce", "clevr-6-7", "--out", str(tmp_path / "out"), "--seeds", "1", "--plan"])
+    said = capsys.readouterr().out
+    assert "4 of 4 runs to train, 2000000 steps\nabout 112 hours of a GPU and " in said
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_time_of_the_trainings_is_said_before_they_start(tmp_path):
     asked = Reproduction("toy", tmp_path, seeds=(11,), launcher=Local(2))
     jobs = plan(asked.trainings())

@@ -65,7 +65,7 @@ class Reproduction:
         return study.norms if self.norms is None else chosen_norms(self.norms)
 
     def check(self) -> None:
-        """Refuse what cannot be, before hours are spent: numbers, sets that are not built, a folder of other things."""
+        """Refuse what cannot be, before hours are spent: numbers, devices, a folder of other things."""
         if self.name == experiments.OWN:
             raise UserError("own pictures are no figure of the paper; train them by `slotnorm train own --data FOLDER`")
         if self.seeds is not None:
@@ -81,6 +81,9 @@ class Reproduction:
                 why = "--steps says them" if self.steps is not None else f"{study.name} has no number of quick steps"
                 raise UserError(f"--quick cannot choose the steps: {why}; give --steps N alone")
         require_folder(self.report)
+
+    def require_sets(self) -> None:
+        """Refuse sets that are not built, before hours are spent; a plan needs none."""
         transfer = experiments.transfers().get(self.name)
         for study in studies_of(self.name):
             require_built(study.experiment, study.tests if transfer is None else [transfer.test], self.data)
@@ -115,6 +118,7 @@ def studies_of(name: str) -> list[experiments.Study]:
 def reproduce(asked: Reproduction) -> Report:
     """Train what is missing, score what is not scored, write the report to `out/report`; continues where it stopped."""
     asked.check()
+    asked.require_sets()
     tasks = plan_training(asked.trainings())
     print(asked.estimate(tasks), file=sys.stderr, flush=True)
     sweep(tasks, asked.launcher, asked.retries)

@@ -158,7 +158,7 @@ def _connect(address: str | None) -> Any:
             configure_logging=False, **more,
         )  # fmt: skip
     except (ConnectionError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
-        what = "Ray cannot start here" if address is None else f"there is no Ray cluster at --address {address}"
+        what = "Ray cannot start here" if address is None else f"Ray cannot join --address {address}"
         raise UserError(f"{what}: {' '.join(str(error).split())[:200]}") from None
     return ray
 

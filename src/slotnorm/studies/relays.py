@@ -160,8 +160,17 @@ def make_relays(jobs: Sequence[Job], processes: int = 1, nodes: int = 1) -> list
 
 
 def jobs_folder(folders: Sequence[Path]) -> Path:
-    """Where receipts, and what an engine itself writes, are kept for jobs of these folders: beside them."""
-    return Path(os.path.commonpath([folder.absolute().parent for folder in folders])) / FOLDER
+    """Where receipts, and what an engine itself writes, are kept for jobs of these folders.
+
+    It is beside them; where they are inside of a run, in the run, and of several runs beside these.
+    """
+    from slotnorm.training.runs import is_run  # the command line starts without PyTorch
+
+    above = [
+        next((parent for parent in folder.parents if is_run(parent)), folder.parent)
+        for folder in (folder.absolute() for folder in folders)
+    ]
+    return Path(os.path.commonpath(above)) / FOLDER
 
 
 def make_private(folder: Path) -> Path:
