@@ -24,41 +24,30 @@ from slotnorm.cli.verbs import main
 
 ROOM = 64 << 20
 LEFT = (0, 4 << 10, 16 << 10, 60 << 10, 200 << 10)  # bytes that are free when a command starts
+LONG = ("demo", "reproduce")  # these are tried with two of them
+FIXTURES = Path(__file__).with_name("fixtures")
 
 
 def commands(disk: Path, data: Path, run: Path, picture: Path) -> dict[str, list[str]]:
-    into, own = str(disk / "runs"), str(disk / "own" / run.name)
-    small = [
-        "--recipe.steps",
-        "4",
-        "--recipe.checkpoint-every",
-        "2",
-        "--recipe.batch-size",
-        "2",
-        "--recipe.validation-scenes",
-        "8",
-    ]
-    small += ["--data", str(disk.parent / "scenes")]
-    experiment = ["--experiment", str(run / "experiment.json"), "--data", str(data), "--into", into]
-    return {
-        "train": ["train", *experiment, "--log", "pictures", "csv"],
-        "sweep": ["sweep", "toy", "--norms", "weighted_sum", "--seeds", "1", "--into", into, *small],
-        "eval": ["eval", own, "--dataset", "toy", "--data", str(data), "--slots", "3:5", "--scenes", "16"],
-        "report": ["report", own, "--out", str(disk / "report")],
-        "segment": ["segment", str(picture), "--run", str(run), "--slots", "4", "--out", str(disk / "segments")],
-        "generate": ["data", "generate", "--num", "8", "--size", "32", "--seed", "1", "--out", str(disk / "made")],
-        "folder": [
-            "data",
-            "folder",
-            "--from",
-            str(picture.parent.parent),
-            "--size",
-            "16",
-            "--out",
-            str(disk / "images"),
-        ],
-        "check": ["data", "check", str(disk / "set")],
+    """Every verb that writes but `data download`, whose full disk is a test of its own, with a server."""
+    own, small = disk / "own" / run.name, "--recipe.steps 4 --recipe.checkpoint-every 2 --recipe.batch-size 2"
+    words = {
+        "train": f"--experiment {run}/experiment.json --data {data} --into {disk}/runs --log pictures csv",
+        "sweep": f"toy --norms weighted_sum --seeds 1 {small} --data {disk.parent}/scenes --into {disk}/runs",
+        "eval": f"{own} --dataset toy --data {data} --slots 3:5 --scenes 16",
+        "judge": f"{own} --data {data}",
+        "report": f"{own} --out {disk}/report",
+        "segment": f"{picture} --run {run} --slots 4 --out {disk}/segments",
+        "demo": f"--scenes 2 --out {disk}/demo",
+        "reproduce": f"toy --norms weighted_sum --seeds 1 --steps 2 --scenes 4 --slots 5,6 --jobs 1 --out {disk}/study",
+        "data generate": f"--num 8 --size 32 --seed 1 --out {disk}/made",
+        "data folder": f"--from {picture.parent.parent} --size 16 --out {disk}/photos",
+        "data clevr": f"--from {FIXTURES}/clevr_with_masks_8.tfrecords --splits 4 2 2 --out {disk}/clevr",
+        "data movi": f"--from {FIXTURES}/movi_c --variant c --split test --size 32 --out {disk}/movi",
+        "data features": f"--from {data} --backbone run:{run} --out {disk}/features",
+        "data check": f"{disk}/set",
     }
+    return {verb: [*verb.split(), *options.split()] for verb, options in words.items()}
 
 
 def start(arguments: list[str], said: Path) -> int:
@@ -109,28 +98,15 @@ def main_loop(folder: Path, data: Path, run: Path) -> int:
     picture = folder / "pictures" / "images" / "picture.png"
     picture.parent.mkdir(parents=True)
     Image.fromarray(np.random.default_rng(0).integers(0, 255, (40, 40, 3), np.uint8)).save(picture)
-    made = [
-        "data",
-        "generate",
-        "--objects",
-        "1:3",
-        "--num",
-        "80",
-        "--size",
-        "24",
-        "--style",
-        "flat",
-        "--out",
-        str(folder / "scenes"),
-    ]
-    assert start(made, said) == 0, said.read_text()
+    made = f"data generate --objects 1:3 --num 80 --size 32 --style flat --out {folder}/scenes"
+    assert start(made.split(), said) == 0, said.read_text()
     full = 0
     prepare(disk, data, run)
     evaluated = commands(disk, data, run, picture)["eval"]
     assert start(evaluated, said) == 0, said.read_text()
     shutil.copytree(disk / "own" / run.name / "rows", folder / "rows")
     for verb, arguments in commands(disk, data, run, picture).items():
-        for left in LEFT:
+        for left in LEFT[:: 3 if verb in LONG else 1]:
             prepare(disk, data, run)
             if verb == "report":
                 shutil.copytree(folder / "rows", disk / "own" / run.name / "rows")

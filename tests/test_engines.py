@@ -17,7 +17,7 @@ import pytest
 import slotnorm
 from slotnorm.cli import verbs
 from slotnorm.errors import UserError
-from slotnorm.studies import relays, slurm
+from slotnorm.studies import ray, relays, slurm
 from slotnorm.studies.launchers import Job, launchers
 from slotnorm.studies.ray import Ray, Worker, _require_listener
 from slotnorm.studies.relays import Receipt, Relay, make_private, make_relays, read_receipt, require_shared
@@ -267,3 +267,42 @@ def test_a_ticket_that_is_not_ours_is_lost_and_not_cancelled() -> None:
     launcher = Ray()
     assert launcher._look(None, set()) == "lost"
     launcher.cancel(["not a ticket", "{}"])
+
+
+@pytest.mark.parametrize("job", ["--me", "--user=someone", "7 8", "7_[0-99]", "", "7\n8", "²", [], {"x": 1}, None])
+def test_a_ticket_cannot_give_scancel_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: object) -> None:
+    """A file says which job it is, and anyone can make a file."""
+    asked: list[tuple[str, ...]] = []
+    monkeypatch.setattr(slurm, "_ask", lambda *command: asked.append(command))
+    forged = json.dumps({"job": job, "receipt": str(tmp_path)})
+    own = json.dumps({"job": "7_1", "receipt": str(tmp_path)})
+    Slurm().cancel([forged, own, "[" * 100_000])
+    assert asked == [("scancel", "--quiet", "7_1")]
+
+
+def test_a_ticket_cannot_connect_to_another_ray_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever connects to a cluster may be made to run code by it."""
+    connected: list[object] = []
+
+    def connect(address: object) -> None:
+        connected.append(address)
+        raise UserError("no cluster")
+
+    monkeypatch.setattr(ray, "_connect", connect)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    ticket = {"actor": "x", "receipt": str(tmp_path)}
+
+    def cancel(address: object, launcher: Ray | None = None) -> None:
+        (launcher or Ray()).cancel([json.dumps({**ticket, "address": address})])
+
+    for address in ("elsewhere.example:6379", "ray://elsewhere.example:10001", "x", "127.0.0.1.example:1", ["x"]):
+        with pytest.raises(UserError, match="if that is yours, set RAY_ADDRESS="):
+            cancel(address)
+    assert connected == []
+    for address, launcher in (("auto", Ray()), ("127.0.0.1:6379", Ray()), ("node:6379", Ray(address="node:6379"))):
+        with pytest.raises(UserError, match="no cluster"):
+            cancel(address, launcher)
+    monkeypatch.setenv("RAY_ADDRESS", "elsewhere.example:6379")
+    with pytest.raises(UserError, match="no cluster"):
+        cancel("elsewhere.example:6379")
+    assert len(connected) == 4

@@ -5,7 +5,8 @@ import dataclasses
 import json
 import os
 import resource
-from collections.abc import Callable, Iterator
+import shutil
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,28 +18,34 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+import slotnorm
 import tiny
 from slotnorm.cli import verbs
 from slotnorm.data import Builder, Scenes
 from slotnorm.data.check import check, describe
+from slotnorm.data.manifest import checksum, pack
 from slotnorm.errors import DamagedFile, UserError
 from slotnorm.evaluation.examples import Examples
 from slotnorm.evaluation.rows import Rows
 from slotnorm.evaluation.scoring import Scores
-from slotnorm.models.weights import unpack
 from slotnorm.report import reading, writing
-from slotnorm.storage import archives, seals
+from slotnorm.storage import archives, files, seals
 from slotnorm.storage.fingerprints import fingerprint
 from slotnorm.storage.seals import read_sealed, seal_description, write_sealed
-from slotnorm.studies.jobs import JobNote, read_note
+from slotnorm.studies import sweep
+from slotnorm.studies.jobs import JobNote, read_note, write_note
+from slotnorm.studies.options import Training
+from slotnorm.studies.relays import Receipt, read_receipt
 from slotnorm.studies.run_evaluation import read_judgement
+from slotnorm.studies.status import read_status
 from slotnorm.training import checkpoints
 from slotnorm.training.loop import train
 from slotnorm.training.runs import Run
 
+PICTURE = Path(__file__).parents[1] / "docs" / "images" / "scenes.png"
 OTHERS = [
     None, True, 0, -1, 1 << 40, 1 << 70, 1.5, -0.0, 1e300, "", "x", "²", "../../x", "9" * 5000, [], [1], ["x"], [[]],
-    {}, {"x": 1}, {"kind": []}, [{"x": None}],
+    {}, {"x": 1}, {"kind": []}, [{"x": None}], 10**400, "\0", "\ud800", json.loads("[" * 400 + "]" * 400), "0" * 64,
 ]  # fmt: skip
 MOST_MEMORY = 200 << 20  # what reading forged documents of a few kilobytes may take
 
@@ -50,6 +57,8 @@ class Document:
     content: dict[str, Any]
     put: Callable[[dict[str, Any]], None]
     readers: list[Callable[[], Any]]
+    verbs: list[list[str]] = dataclasses.field(default_factory=list)
+    """Commands that come across it, and may write to its folder."""
 
 
 @pytest.fixture(autouse=True)
@@ -60,96 +69,144 @@ def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A trained, evaluated and reported run, a set, and a set that is being built."""
+    """A trained, evaluated and reported run, a set, and a set that is being built; beside it a copy, `whole`."""
     folder = tmp_path_factory.mktemp("forged")
-    tiny.build_scenes(folder / "set", num=24)
-    run = train(tiny.experiment(steps=4), folder / "runs", data=folder / "set")
-    arguments = ["--dataset", "toy", "--data", str(folder / "set"), "--slots", "3:4", "--scenes", "8"]
+    work = folder / "work"
+    tiny.build_scenes(work / "set", num=24)
+    run = train(tiny.experiment(steps=4), work / "runs", data=work / "set")
+    arguments = ["--dataset", "toy", "--data", str(work / "set"), "--slots", "3:4", "--scenes", "8"]
     verbs.main(["eval", str(run.path), *arguments])
-    verbs.main(["report", str(run.path), "--out", str(folder / "report")])
-    write_sealed(run.path / "job.json", dataclasses.asdict(JobNote("local", "1", 1, "submitted", "")))
-    with Builder(folder / "building", {"images": ((4, 4, 3), "uint8")}, 8) as builder:
+    verbs.main(["report", str(run.path), "--out", str(work / "report")])
+    write_note(run.path, JobNote("local", "1", 1, "submitted", ""))
+    write_sealed(work / "receipt.json", dataclasses.asdict(Receipt("host", 0)))
+    with Builder(work / "building", {"images": ((4, 4, 3), "uint8")}, 8) as builder:
         builder.append(images=np.zeros((4, 4, 4, 3), np.uint8), counts=np.ones(4, np.uint16))
-    return folder
+    scenes = np.zeros((2, 4, 4, 3), np.uint8)
+    Examples("run", "norm", "toy", np.arange(2), scenes, None, {3: np.zeros((2, 3, 4, 4), np.uint8)}, {}).save(
+        work / "examples.npz"
+    )
+    run.export(work / "model.safetensors")
+    shutil.copytree(work, folder / "whole")
+    return work
+
+
+def restore(folder: Path) -> None:
+    """Undo whatever was done to the folder by those who read it."""
+    shutil.rmtree(folder)
+    shutil.copytree(folder.with_name("whole"), folder)
 
 
 def documents(folder: Path) -> dict[str, Document]:
     run = next((folder / "runs").iterdir())
     record, rows = run / "checkpoints" / "step-4.json", next((run / "rows").glob("*.npz"))
+    data = ["--data", str(folder / "set")]
+    steps = ["--recipe.steps", "4", "--into", str(folder / "runs")]
+    of_run = [
+        ["status", str(run)],
+        ["eval", str(run), "--dataset", "toy", *data, "--slots", "3:4", "--scenes", "8"],
+        ["judge", str(run), *data],
+        ["report", str(run), "--out", str(folder / "report"), "--no-models"],
+        ["sweep", "toy", "--norms", "weighted_sum", "--seeds", "1", *data, *steps, "--plan"],
+        ["segment", str(PICTURE), "--run", str(run), "--slots", "3", "--out", str(folder / "segments")],
+    ]
 
-    def sealed(path: Path, *readers: Callable[[], Any], seal: seals.Seal = seals.RECORD) -> Document:
-        return Document(read_sealed(path, seal), lambda content: write_sealed(path, content, seal), list(readers))
+    def sealed(
+        path: Path, *readers: Callable[[], Any], seal: seals.Seal = seals.RECORD, verbs: Sequence[list[str]] = ()
+    ) -> Document:
+        return Document(
+            read_sealed(path, seal), lambda content: write_sealed(path, content, seal), list(readers), list(verbs)
+        )
+
+    def resume() -> None:
+        train(tiny.experiment(steps=4), folder / "runs", data=folder / "set")
 
     def standing() -> None:
         examined = checkpoints.examine(run / "checkpoints")
         if examined.record is not None:
             checkpoints.load(run / "checkpoints", examined.record.step)
 
-    def weights() -> Document:
-        path = folder / "model.safetensors"
-        path.write_bytes((run / "checkpoints" / "step-4.safetensors").read_bytes())
+    def weights(path: Path, readers: list[Callable[[], Any]], verbs: list[list[str]]) -> Document:
         tensors = load_file(path)
         with safe_open(path, "pt") as file:
             content = json.loads(file.metadata()["slotnorm"])
-        return Document(
-            content,
-            lambda forged: save_file(tensors, path, metadata=seal_description("slotnorm", forged)),
-            [lambda: unpack(path)],
-        )
 
-    def header(path: Path, name: str, reader: Callable[[Path], Any]) -> Document:
+        def put(forged: dict[str, Any]) -> None:
+            save_file(tensors, path, metadata=seal_description("slotnorm", forged))
+            if path.parent.name == "checkpoints":
+                seal_again(path, record)
+
+        return Document(content, put, readers, verbs)
+
+    def header(path: Path, name: str, readers: list[Callable[[], Any]], verbs: Sequence[list[str]] = ()) -> Document:
         arrays = archives.read_arrays(path)
-        forged = folder / f"forged-{path.name}"
         return Document(
-            archives.from_text(arrays[name]),
-            lambda content: archives.write_arrays(forged, {**arrays, name: archives.as_text(content)}),
-            [lambda: reader(forged)],
+            archives.from_text(arrays[name], path),
+            lambda content: archives.write_arrays(path, {**arrays, name: archives.as_text(content)}),
+            readers,
+            list(verbs),
         )
 
-    pixels = np.zeros((2, 4, 4, 3), np.uint8)
-    Examples("run", "norm", "toy", np.arange(2), pixels, None, {3: np.zeros((2, 3, 4, 4), np.uint8)}, {}).save(
-        folder / "examples.npz"
-    )
     images = {"images": ((4, 4, 3), "uint8")}
+    model = folder / "model.safetensors"
     return {
-        "experiment.json": sealed(run / "experiment.json", lambda: Run.open(run)),
-        "step-N.json": sealed(record, standing, lambda: Run.open(run).standing(), lambda: Run.open(run).metrics()),
-        "job.json": sealed(run / "job.json", lambda: read_note(run)),
+        "experiment.json": sealed(
+            run / "experiment.json", lambda: Run.open(run).command, lambda: read_status([run]), resume, verbs=of_run
+        ),
+        "step-N.json": sealed(
+            record, standing, lambda: Run.open(run).standing(), lambda: Run.open(run).metrics(),
+            lambda: Run.open(run).summary(), lambda: read_status([run]), resume, verbs=of_run,
+        ),
+        "job.json": sealed(
+            run / "job.json", lambda: read_note(run), lambda: sweep.plan([training(folder)]),
+            lambda: read_status([run]), verbs=[["status", str(run)], ["status", str(run), "--cancel"]],
+        ),
+        "receipt.json": sealed(folder / "receipt.json", lambda: read_receipt(folder / "receipt.json")),
         "binding.json": sealed(
-            run / "rows" / "binding.json", lambda: read_judgement(run), lambda: reading._read_binding(run)
+            run / "rows" / "binding.json", lambda: read_judgement(run), lambda: reading.read([run]), verbs=of_run[1:4]
         ),
         "report.json": sealed(
-            folder / "report" / writing.MANIFEST, lambda: writing.require_folder(folder / "report")
+            folder / "report" / writing.MANIFEST, lambda: writing.require_folder(folder / "report"), verbs=of_run[3:4]
         ),
         "manifest.json": sealed(
             folder / "set" / "manifest.json",
             lambda: describe(Scenes.open(folder / "set")),
             lambda: Scenes.open(folder / "set")[:2].read("images", np.arange(2)),
             seal=seals.MANIFEST,
+            verbs=[["data", "check", str(folder / "set")], of_run[1]],
         ),
         "building.json": sealed(
             folder / "building" / "building.json",
             lambda: Builder(folder / "building", images, 8).close(),
             seal=seals.MANIFEST,
         ),
-        "weights": weights(),
-        "rows": header(rows, "header", Rows.load),
-        "examples": header(folder / "examples.npz", "record", Examples.load),
+        "weights": weights(
+            model, [lambda: slotnorm.load(model)],
+            [["segment", str(PICTURE), "--run", str(model), "--slots", "3", "--out", str(folder / "segments")]],
+        ),
+        "weights of a run": weights(
+            run / "checkpoints" / "step-4.safetensors", [lambda: Run.open(run).model(), resume], of_run
+        ),
+        "rows": header(rows, "header", [lambda: Rows.load(rows), lambda: reading.read([run])], of_run[1:4]),
+        "examples": header(folder / "examples.npz", "record", [lambda: Examples.load(folder / "examples.npz")]),
     }  # fmt: skip
 
 
 NAMES = [
-    "experiment.json", "step-N.json", "job.json", "binding.json", "report.json", "manifest.json", "building.json",
-    "weights", "rows", "examples",
+    "experiment.json", "step-N.json", "job.json", "receipt.json", "binding.json", "report.json", "manifest.json",
+    "building.json", "weights", "weights of a run", "rows", "examples",
 ]  # fmt: skip
 
 
-def places(content: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Every field, and every entry of a list, at any depth."""
+def training(folder: Path) -> Training:
+    return Training(tiny.experiment(steps=4), folder / "runs", folder / "set")
+
+
+def places(content: Any, most: int, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Every field, and every entry of a list, at any depth; of entries of one object or list not more than `most`."""
     entries = content.items() if isinstance(content, dict) else enumerate(content) if isinstance(content, list) else ()
-    for name, value in list(entries)[:12]:
+    for name, value in list(entries)[:most]:
         yield (*path, name)
-        yield from places(value, (*path, name))
+        yield from places(value, most, (*path, name))
 
 
 def changed(content: dict[str, Any], place: tuple[Any, ...], value: Any = ..., name: str = "") -> dict[str, Any]:
@@ -168,6 +225,13 @@ def changed(content: dict[str, Any], place: tuple[Any, ...], value: Any = ..., n
     return forged
 
 
+def forgeries(content: dict[str, Any], place: tuple[Any, ...], values: Sequence[Any]) -> Iterator[dict[str, Any]]:
+    yield changed(content, place)
+    yield changed(content, place, name="another")
+    for value in values:
+        yield changed(content, place, value)
+
+
 def require_own_error(document: Document, forged: dict[str, Any]) -> int:
     """Read a forged document: it may pass, or be refused in our words. Returns how often it was read."""
     document.put(forged)
@@ -179,26 +243,70 @@ def require_own_error(document: Document, forged: dict[str, Any]) -> int:
     return len(document.readers)
 
 
+def require_own_ending(words: list[str]) -> None:
+    """Give a command that comes across a forged document: it may do its work, or end in our words."""
+    try:
+        verbs.main(words)
+    except SystemExit as ended:
+        assert ended.code in (0, 1, 2, 4, 5), f"exit code {ended.code}"  # noqa: PT017
+
+
+def peak() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+
+
+def forge_every_field(folder: Path, name: str, most: int, stride: int) -> int:
+    """Each field missing, beside another one, and with every `stride`-th of the other values; returns how many."""
+    document = documents(folder)[name]
+    tried, before = 0, peak()
+    for number, place in enumerate(places(document.content, most)):
+        for forged in forgeries(document.content, place, OTHERS[number % stride :: stride]):
+            try:
+                tried += require_own_error(document, forged)
+            except Exception as error:
+                raise AssertionError(f"{name}, {place}: {forged}") from error
+        restore(folder)
+    for reader in document.readers:
+        reader()
+    assert peak() - before < MOST_MEMORY
+    return tried
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_sealed_document_with_a_field_missing_or_of_another_type_is_refused_in_our_words(
+    folder: Path, name: str
+) -> None:
+    assert forge_every_field(folder, name, most=12, stride=9) > 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_every_field_of_a_sealed_document_with_every_other_value_is_refused_in_our_words(
+    folder: Path, name: str, record_property: Callable[..., None]
+) -> None:
+    tried = forge_every_field(folder, name, most=1000, stride=1)
+    record_property("fault", (f"a forged {name}, sealed: each field missing, beyond, mistyped", tried, tried))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("receipt.json", "building.json", "examples")])
+def test_commands_that_come_across_a_forged_document_end_in_our_words(
     folder: Path, name: str, record_property: Callable[..., None]
 ) -> None:
     document = documents(folder)[name]
-    tried = 0
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    try:
-        for number, place in enumerate(places(document.content)):
-            tried += require_own_error(document, changed(document.content, place))
-            tried += require_own_error(document, changed(document.content, place, name="another"))
-            for value in OTHERS[number % 8 :: 8]:
-                tried += require_own_error(document, changed(document.content, place, value))
-    finally:
-        document.put(document.content)
-    for reader in document.readers:
-        reader()
-    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    assert grown << 10 < MOST_MEMORY
-    record_property("fault", (f"a forged {name}, sealed: a field missing, beyond, mistyped", tried, tried))
+    tried, before = 0, peak()
+    for number, place in enumerate(places(document.content, 30)):
+        for forged in forgeries(document.content, place, OTHERS[number % 13 :: 13]):
+            words = document.verbs[tried % len(document.verbs)]
+            document.put(forged)
+            try:
+                require_own_ending(words)
+            except Exception as error:
+                raise AssertionError(f"{words}, {place}: {forged}") from error
+            restore(folder)
+            tried += 1
+    assert peak() - before < 2 * MOST_MEMORY  # they do their work, too
+    record_property("fault", (f"commands that come across a forged {name}", tried, tried))
 
 
 VALUES = st.recursive(
@@ -209,19 +317,26 @@ VALUES = st.recursive(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_sealed_document_with_anything_in_a_field_is_refused_in_our_words(folder: Path, name: str) -> None:
+@pytest.mark.parametrize("examples", [4, pytest.param(300, marks=pytest.mark.slow)])
+def test_a_sealed_document_with_anything_in_a_field_is_refused_in_our_words(
+    folder: Path, name: str, examples: int, record_property: Callable[..., None]
+) -> None:
     document = documents(folder)[name]
-    known = list(places(document.content))
+    known = list(places(document.content, 1000))
+    tried = 0
 
-    @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+    @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck), database=None)
     @given(st.sampled_from(known), VALUES)
     def check_one(place: tuple[Any, ...], value: Any) -> None:
-        require_own_error(document, changed(document.content, place, value))
+        nonlocal tried
+        tried += require_own_error(document, changed(document.content, place, value))
 
     try:
         check_one()
     finally:
-        document.put(document.content)
+        restore(folder)
+    if examples > 100:
+        record_property("fault", ("anything in any field of a sealed document", tried, tried))
 
 
 def forge(run: Run, change: Callable[[dict[str, torch.Tensor]], None], optimizer: bool) -> None:
@@ -236,10 +351,13 @@ def forge(run: Run, change: Callable[[dict[str, torch.Tensor]], None], optimizer
             description = json.loads(file.metadata()["slotnorm"])
         metadata = seal_description("slotnorm", {**description, "sha256_of_tensors": fingerprint(tensors)})
     save_file(tensors, path, metadata=metadata)
-    content = read_sealed(record)
-    from slotnorm.storage import files
+    seal_again(path, record)
 
-    content["files"][name] = {"sha256": files.sha256(path), "size": path.stat().st_size}
+
+def seal_again(path: Path, record: Path) -> None:
+    """Have a checkpoint's record say what its file is now."""
+    content = read_sealed(record)
+    content["files"][path.name] = {"sha256": files.sha256(path), "size": path.stat().st_size}
     write_sealed(record, content)
 
 
@@ -272,8 +390,6 @@ def test_a_small_file_that_asks_for_a_large_model_is_refused_before_it_takes_mem
     forged["experiment"]["recipe"]["model"]["decoder_hidden"] = [30000, 30000]
     document.put(forged)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    import slotnorm
-
     with pytest.raises(UserError, match=r"does not fit the model of its experiment: decoder.* is .*, not \(30000"):
         slotnorm.load(folder / "model.safetensors")
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 << 10
@@ -287,9 +403,6 @@ def test_a_set_with_features_that_are_not_finite_fails_the_check_though_it_is_se
     rows[16 * 6 * 5] = np.nan
     rows.flush()
     content = read_sealed(scenes.directory / "manifest.json", seals.MANIFEST)
-    from slotnorm.data.manifest import checksum, pack
-    from slotnorm.storage import files
-
     content["files"]["features"]["sha256"] = files.sha256(path)
     content["files"]["features"]["checksums"] = pack([checksum(path.read_bytes()[128:])])
     write_sealed(scenes.directory / "manifest.json", content, seals.MANIFEST)

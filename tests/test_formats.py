@@ -164,7 +164,7 @@ def test_what_is_newer_than_the_program_is_one_sentence(run: Run) -> None:
         Run.open(run.path)
     path = run.path / "rows" / "toy4-03.npz"
     arrays = archives.read_arrays(path)
-    header = archives.from_text(arrays["header"])
+    header = archives.from_text(arrays["header"], path)
     archives.write_arrays(path, {**arrays, "header": archives.as_text({**header, "format": 99})})
     with pytest.raises(UserError, match="has rows in format 99, this slotnorm reads .*; install a newer"):
         Rows.load(path)
@@ -199,7 +199,7 @@ def test_pictures_and_diagnostics_of_the_first_format_are_shown_without_running_
 def test_pictures_newer_than_the_program_are_named_and_stay(run: Run) -> None:
     path = run.path / "examples" / "toy4.npz"
     arrays = archives.read_arrays(path)
-    record = archives.from_text(arrays["record"])
+    record = archives.from_text(arrays["record"], path)
     archives.write_arrays(path, {**arrays, "record": archives.as_text({**record, "format": 2})})
     newer = path.read_bytes()
     _, (note,) = Inspector().illustrate(read([run.path]).sections[0])

@@ -1,6 +1,7 @@
 """Nothing is written outside of the folder that was named: every path that is written is put to the test as a link."""
 
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from slotnorm.cli import verbs
 from slotnorm.data import Builder
 from slotnorm.errors import UserError
 from slotnorm.storage import files
+from slotnorm.studies.relays import Relay
 from slotnorm.training.loop import train
 from slotnorm.training.runs import Run
 
@@ -51,6 +53,12 @@ def written_paths() -> list[str]:
         "rows/SET.npz", "rows/binding.json", "rows/.unfinished", "checkpoints/step-16.safetensors",
         "checkpoints/step-16.optimizer.safetensors", "checkpoints/step-16.json", "pictures/step-16.png",
     ]  # fmt: skip
+
+
+def test_everything_that_is_written_in_a_run_is_put_to_the_test(unfinished: Path) -> None:
+    (rows,) = (unfinished / "rows").glob("*.npz")
+    names = {str(path.relative_to(unfinished)).replace(rows.name, "SET.npz") for path in unfinished.rglob("*")}
+    assert {re.sub(r"step-\d+", "step-16", name) for name in names} <= set(written_paths())
 
 
 @pytest.mark.parametrize("leads_to", ["something", "nothing"])
@@ -145,6 +153,28 @@ def test_a_file_with_two_names_is_not_written_in_place(tmp_path: Path, data: Pat
     with pytest.raises(UserError, match=r"metrics\.jsonl: the file has 2 names \(hard links\), and all of them would"):
         train(tiny.experiment(steps=16), copy.parent, data=data)
     assert outside(unfinished) == before
+
+
+def test_a_file_with_two_names_is_not_emptied_before_it_is_refused(tmp_path: Path) -> None:
+    victim, part = tmp_path / "victim", tmp_path / "file.part"
+    victim.write_bytes(PRECIOUS)
+    part.hardlink_to(victim)
+    with pytest.raises(UserError, match="has 2 names"):
+        files.open_in_place(part, os.O_WRONLY | os.O_TRUNC)
+    assert victim.read_bytes() == PRECIOUS
+    part.unlink()
+    part.write_bytes(PRECIOUS)
+    os.close(files.open_in_place(part, os.O_WRONLY | os.O_TRUNC))
+    assert part.read_bytes() == b""
+
+
+def test_a_job_of_an_engine_does_not_write_its_log_through_a_link(tmp_path: Path) -> None:
+    victim, log = tmp_path / "victim", tmp_path / "log.txt"
+    victim.write_bytes(PRECIOUS)
+    log.symlink_to(victim)
+    with pytest.raises(UserError, match="log.txt is a link, and links are not written through"):
+        Relay(("echo", "words"), str(log), str(tmp_path / "receipt.json")).start()
+    assert victim.read_bytes() == PRECIOUS
 
 
 @pytest.mark.parametrize("kind", ["folder", "pipe"])

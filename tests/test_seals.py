@@ -1,6 +1,7 @@
 """One mechanism seals documents, archives and descriptions; what was sealed before stays readable, byte for byte."""
 
 import dataclasses
+import json
 import random
 import shutil
 from pathlib import Path
@@ -33,10 +34,30 @@ def test_documents_of_before_are_read_and_would_be_written_again_byte_for_byte(p
     assert seal.close(seals.read_sealed(path, seal)) == path.read_bytes()
 
 
+@pytest.mark.parametrize(
+    "number", ["1e999", "-1e999", "1e400", "9" * 400, "9" * 400 + ".0", "NaN", "Infinity", "-Infinity"]
+)
+def test_a_number_that_no_float_holds_is_not_json(number: str) -> None:
+    with pytest.raises(DamagedFile, match="not valid JSON"):
+        seals.parse_json(f'{{"x": [1, {number}]}}'.encode(), "document")
+
+
+def test_half_a_surrogate_pair_is_not_json() -> None:
+    assert seals.parse_json(b'"\\ud83c\\udf39 \\\\ud83c"', "document") == "\N{ROSE} \\ud83c"
+    for text in (b'"\\ud83c"', b'{"\\udf39": 1}', b'"\xed\xa0\x80"'):
+        with pytest.raises(DamagedFile, match="not valid JSON"):
+            seals.parse_json(text, "document")
+
+
+def test_unusual_numbers_are_numbers() -> None:
+    content = {"small": 1e-300, "large": 1e300, "whole": 10**300, "text": "1e999", "negative": -(10**299)}
+    assert seals.parse_json(json.dumps(content).encode(), "document") == content
+
+
 def test_archives_of_before_are_read_and_would_be_written_again_byte_for_byte(tmp_path: Path) -> None:
     arrays = read_arrays(BEFORE / "arrays.npz")
     assert np.array_equal(arrays["numbers"], np.arange(12, dtype=np.float32).reshape(3, 4))
-    assert from_text(arrays["header"]) == {"é": [1, 2.5, None]}
+    assert from_text(arrays["header"], tmp_path) == {"é": [1, 2.5, None]}
     write_arrays(tmp_path / "arrays.npz", arrays)
     assert (tmp_path / "arrays.npz").read_bytes() == (BEFORE / "arrays.npz").read_bytes()
 

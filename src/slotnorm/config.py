@@ -16,6 +16,7 @@ Fit = Literal["stretch", "crop", "pad"]
 SLOTS_FACTOR = 3  # times the training K: the most slots that training is watched at and reports look at, the question
 
 _LARGEST = 1_000_000_000  # of a number in a recipe; more is a typing error, and nothing could hold or count it
+_LONGEST_NAME = 100  # letters of a study, a set or a class
 _LARGEST_SEED = 2**63 - 1
 
 
@@ -232,6 +233,7 @@ class Recipe:
         for name in ("warmup_from", "cosine_to"):
             if (share := getattr(self, name)) is not None and not 0 <= share <= 1:
                 raise UserError(f"recipe.{_option(name)} is {share}, but is a share of the peak, between 0 and 1")
+        _require_name(self, "initialization")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -257,7 +259,9 @@ class Experiment:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", self.name):
-            raise UserError(f"{self.name!r} cannot name an experiment: use letters, digits, '-', '_' and '.'")
+            given = f"{self.name!r:.80}"
+            raise UserError(f"{given} cannot name an experiment: use letters, digits, '-', '_' and '.'")
+        _require_name(self, "name", "dataset", "norm")
         _require_positive(self, "", "slots", "max_objects")
         if not _is_whole(self.seed):
             raise UserError(f"seed is {self.seed!r}, but must be a whole number")
@@ -300,6 +304,13 @@ def _require_positive(owner: Any, prefix: str, *names: str) -> None:
 
 def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _require_name(owner: Any, *names: str) -> None:
+    """Refuse texts that name nothing: they become parts of files' names, and of sentences."""
+    for name in names:
+        if len(text := getattr(owner, name)) > _LONGEST_NAME or not text.isprintable():
+            raise UserError(f"{name} is {text[:80]!r}, but must have at most {_LONGEST_NAME} letters, all printable")
 
 
 def _option(name: str) -> str:

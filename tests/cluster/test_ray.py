@@ -41,7 +41,8 @@ def test_ctrl_c_leaves_jobs_running_and_status_cancels_them(
     status = f"slotnorm status {first.runs}"
     assert f"stopped by SIGINT; its jobs go on: `{status}` shows them, `{status} --cancel` stops them" in first.said
     command = [sys.executable, "-m", "slotnorm", "status", str(first.runs), "--cancel"]
-    said = subprocess.run(command, env=ray.environment, capture_output=True, text=True, check=True).stdout
+    own = {**ray.environment, "RAY_ADDRESS": ray.address}
+    said = subprocess.run(command, env=own, capture_output=True, text=True, check=True).stdout
     assert re.search(r"[23] jobs of ray are cancelled", said), said
     assert "stopped by SIGTERM and saved" in (first.runs / "toy-layer_norm-1" / "log.txt").read_text()
     again = clusters.Sweep(tmp_path, data, words, ray.environment)

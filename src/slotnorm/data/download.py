@@ -165,12 +165,14 @@ def _receive(remote: Remote, part: Path, done: int, progress: Progress) -> None:
         start = _start_of(answer, remote, done)
         descriptor = files.open_in_place(part, os.O_WRONLY | (os.O_APPEND if start else os.O_TRUNC))
         with open(descriptor, "ab" if start else "wb") as file:
-            for block in read_answer(answer, remote.length - start):
+            for block in read_answer(answer, remote.length - start + 1):
+                if file.tell() + len(block) > remote.length:
+                    part.unlink()
+                    raise UserError(
+                        f"{remote.url} sends more than the {remote.length} bytes it announced; try a --mirror"
+                    )
                 _write(file, block, part)
                 progress.advance((file.tell() // _MEGABYTE) - (file.tell() - len(block)) // _MEGABYTE)
-        if answer.read(1):
-            part.unlink()
-            raise UserError(f"{remote.url} sends more than the {remote.length} bytes it announced; try a --mirror")
     if part.stat().st_size < remote.length:
         raise ConnectionError("the connection was cut")
 

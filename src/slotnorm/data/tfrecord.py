@@ -172,6 +172,7 @@ _LIST_KINDS = {1: "strings", 2: "floats", 3: "integers"}
 _MOST_LISTS = 1000  # of an example; MOVi's have 60
 _MOST_NUMBERS = 1 << 20  # of a list whose length the caller does not know
 _FEW = 16  # fields of an entry of the map, which has two
+_LONGEST_NAME = 1000  # bytes; a text can take four times as much memory, and is part of sentences
 
 
 class Example:
@@ -240,6 +241,8 @@ class Example:
         name, kind, payload = "", "", memoryview(b"")
         for number, value in _fields(entry, _FEW):
             if number == 1 and isinstance(value, memoryview):
+                if len(value) > _LONGEST_NAME:
+                    raise _Broken(f"a feature's name has {len(value)} bytes")
                 try:
                     name = str(value, "utf-8")
                 except UnicodeDecodeError:
@@ -252,7 +255,7 @@ class Example:
 
     def _payload(self, name: str, kind: str) -> memoryview:
         if name not in self._lists:
-            have = ", ".join(repr(known) for known in self.names[:12]) or "nothing"
+            have = ", ".join(repr(known[:40]) for known in self.names[:12]) or "nothing"
             raise RecordError(f"{self._where}: has no {name!r}, it holds {have}: another dataset?")
         actual, payload = self._lists[name]
         if actual not in (kind, ""):  # an empty list is written without its kind

@@ -5,11 +5,11 @@ that were asked for, and an answer that trickles is cut.
 """
 
 import contextlib
+import functools
 import http.client
 import re
 import socket
 import threading
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -40,18 +40,29 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
             raise UserError(f"{req.full_url} leads to the insecure address {newurl}, which is not followed")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
+    def http_error_302(
+        self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any
+    ) -> http.client.HTTPResponse | None:
+        fp.close()  # nobody asked for the page that says so, of whatever length; the library would read all of it
+        return super().http_error_302(req, fp, code, msg, headers)
+
+    http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
+
 
 class _Timed(http.client.HTTPConnection):
-    """A connection whose answer's headers arrive in time, or it is cut."""
+    """A connection whose answer's headers arrive in time, or it is cut; the answer can be cut, too."""
 
     def getresponse(self) -> http.client.HTTPResponse:
-        timer = threading.Timer(SECONDS_FOR_HEADERS, _cut, [self.sock])
+        cut = functools.partial(_cut, self.sock)
+        timer = threading.Timer(SECONDS_FOR_HEADERS, cut)
         timer.daemon = True
         timer.start()
         try:
-            return super().getresponse()
+            answer = super().getresponse()
         finally:
             timer.cancel()
+        answer.cut = cut  # type: ignore[attr-defined]
+        return answer
 
 
 class _TimedSecure(_Timed, http.client.HTTPSConnection):
@@ -119,16 +130,33 @@ def asking(url: str) -> Iterator[None]:
 
 
 def read_answer(answer: Any, most: int) -> Iterator[bytes]:
-    """What the server sends, in blocks as they come and never more than `most` bytes in all; `TooSlow` ends it."""
-    began, in_window = time.monotonic(), 0
-    while most > 0 and (block := answer.read1(min(BLOCK, most))):
-        yield block
-        most -= len(block)
-        in_window += len(block)
-        if (passed := time.monotonic() - began) > WINDOW:
-            if in_window < LEAST_RATE * passed:
-                raise TooSlow(f"only {in_window} bytes came in {passed:.0f} s")
-            began, in_window = time.monotonic(), 0
+    """What the server sends, in blocks as they come and never more than `most` bytes in all; `TooSlow` ends it.
+
+    What counts is what arrives here: a server may also trickle what is no content, as the lengths of chunks.
+    """
+    came, ended, too_slow = 0, threading.Event(), threading.Event()
+
+    def watch() -> None:
+        before = 0
+        while not ended.wait(WINDOW):
+            if came - before < LEAST_RATE * WINDOW:
+                too_slow.set()
+                answer.cut()
+                return
+            before = came
+
+    threading.Thread(target=watch, name="slotnorm-download", daemon=True).start()
+    try:
+        while came < most and (block := answer.read1(min(BLOCK, most - came))):
+            came += len(block)
+            yield block
+    except (OSError, http.client.HTTPException):
+        if not too_slow.is_set():
+            raise
+    finally:
+        ended.set()
+    if too_slow.is_set():
+        raise TooSlow(f"less than {LEAST_RATE * WINDOW:.0f} bytes came in {WINDOW:.0f} s")
 
 
 def whole_number(text: object) -> int | None:

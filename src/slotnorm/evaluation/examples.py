@@ -98,7 +98,7 @@ class Examples:
         """Read a file of `save`; anything else than what was written is a DamagedFile."""
         arrays = archives.read_arrays(path)
         try:
-            record = archives.from_text(arrays["record"])
+            record = archives.from_text(arrays["record"], path)
             if record["format"] != _FORMAT:
                 raise UserError(
                     f"{path} has examples in format {str(record['format'])[:40]}, this slotnorm reads {_FORMAT}; "

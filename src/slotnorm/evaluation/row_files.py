@@ -37,7 +37,7 @@ def is_together(rows: Rows) -> bool:
 
 def split_by_slots(rows: Rows) -> Iterator[tuple[int, Rows]]:
     """The rows of each K with a header of their own: how many scenes they have, and a hash of which."""
-    by_slots = rows.header.get(_BY_SLOTS, {})
+    by_slots = rows.header.get(_BY_SLOTS) or {}
     shared = {name: value for name, value in rows.header.items() if name != _BY_SLOTS}
     for (number,), part in rows.groups("slots"):
         yield number, part.with_header({**shared, **by_slots.get(str(number), {})})
@@ -51,7 +51,7 @@ def put_together(parts: Mapping[int, Rows], header: Mapping[str, Any]) -> Rows:
 
 def scenes_of(rows: Rows) -> list[dict[str, Any]]:
     """What a header says of the scenes of each K: how many, and a hash of which; different ones once each."""
-    told = rows.header.get(_BY_SLOTS, {}).values() or [{name: rows.header.get(name) for name in _OF_SCENES}]
+    told = (rows.header.get(_BY_SLOTS) or {}).values() or [{name: rows.header.get(name) for name in _OF_SCENES}]
     return _once(told)
 
 

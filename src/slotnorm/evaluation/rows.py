@@ -170,7 +170,7 @@ class Rows:
         path = Path(path)
         arrays = archives.read_arrays(path)
         try:
-            content = archives.from_text(arrays["header"])
+            content = archives.from_text(arrays["header"], path)
             if content["format"] != _FORMAT:
                 raise UserError(
                     f"{path} has rows in format {str(content['format'])[:40]}, this slotnorm reads {_FORMAT}; install "
@@ -179,7 +179,7 @@ class Rows:
             check_header(content["header"], path)
             columns: dict[str, Any] = {name: arrays[name] for name in COLUMNS}
             for name in _TEXTS:
-                columns[name] = _Texts(arrays[name], archives.from_text(arrays[f"{name}_names"]))
+                columns[name] = _Texts(arrays[name], archives.from_text(arrays[f"{name}_names"], path))
             return Rows(content["header"], **columns)
         except (KeyError, ValueError, TypeError, IndexError, AttributeError, OverflowError, RecursionError) as error:
             if isinstance(error, UserError):

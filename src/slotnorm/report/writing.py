@@ -9,6 +9,7 @@ import hashlib
 import io
 import json
 import logging
+import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,7 @@ from slotnorm.report.scores import RunScores
 from slotnorm.runtime.devices import choose_device
 from slotnorm.runtime.progress import Progress
 from slotnorm.storage import files
-from slotnorm.storage.documents import read_document
+from slotnorm.storage.documents import read_document, require_hash
 from slotnorm.storage.files import make_subfolder
 from slotnorm.storage.seals import write_sealed
 
@@ -46,6 +47,7 @@ _log = logging.getLogger(__name__)
 MANIFEST = "report.json"
 _PICTURED_SCENES = 3  # of the paper's visual tables
 _PICTURED_SLOTS = 6
+_FILE = re.compile(r"([\w-]{1,80}/)?(?!\.)[\w.+=-]{1,250}", re.ASCII)  # what a report's files are called
 
 
 def write_report(
@@ -139,6 +141,12 @@ class _Manifest:
     slotnorm: str
     files: dict[str, str]
     """SHA-256 by name."""
+
+    def __post_init__(self) -> None:
+        for name, sha256 in self.files.items():
+            if not _FILE.fullmatch(name):
+                raise UserError(f"{name[:80]!r} is not the name of a report's file")
+            require_hash(sha256)
 
 
 class _Folder:

@@ -132,9 +132,9 @@ def as_text(content: Any) -> NDArray[np.uint8]:
     return np.frombuffer(json.dumps(content, sort_keys=True, allow_nan=False).encode(), dtype=np.uint8)
 
 
-def from_text(array: NDArray[Any]) -> Any:
-    """The JSON values of `as_text`."""
-    return json.loads(array.tobytes())
+def from_text(array: NDArray[Any], path: Path) -> Any:
+    """The JSON values of `as_text`; `path` is the file they are from, for the refusal."""
+    return seals.parse_json(array.tobytes(), path)
 
 
 def frozen(array: NDArray[Any]) -> NDArray[Any]:

@@ -59,16 +59,18 @@ def open_in_place(path: Path, flags: int = os.O_RDWR) -> int:
     """A descriptor of a file that is written where it is, made if it is not there; the one way to open such a file.
 
     Refused is what would change another file, too: a symbolic link, a second name of a file (a hard link). What is
-    no file at all (a pipe, a device, a folder) is refused as well.
+    no file at all (a pipe, a device, a folder) is refused as well; what is not refused may be emptied (`O_TRUNC`).
     """
     try:
-        descriptor = os.open(path, flags | os.O_CREAT | os.O_NONBLOCK | PLAIN, 0o644)
+        descriptor = os.open(path, flags & ~os.O_TRUNC | os.O_CREAT | os.O_NONBLOCK | PLAIN, 0o644)
     except OSError as error:
         if error.errno == errno.ELOOP or path.is_symlink():
             raise refused_link(path) from None
         raise
     facts = os.fstat(descriptor)
     if stat.S_ISREG(facts.st_mode) and facts.st_nlink <= 1:
+        if flags & os.O_TRUNC:  # only now: opening with it would have emptied a file that is refused
+            os.ftruncate(descriptor, 0)
         return descriptor
     os.close(descriptor)
     if not stat.S_ISREG(facts.st_mode):

@@ -6,6 +6,8 @@ metadata beside it. All three hash with `sha256` or `digest`; what does not matc
 
 import hashlib
 import json
+import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,17 +86,30 @@ def read_bounded(path: Path, most_bytes: int) -> bytes:
     return content
 
 
+# what may be a half of a surrogate pair, or a number beyond all floats; texts without it need no second look
+_UNUSUAL = re.compile(r"\\u[dD][89a-fA-F]|[eE]\+?[0-9]{3}|[0-9]{300}")
+
+
 def parse_json(written: bytes, path: Path | str) -> Any:
-    """JSON as the standard has it, without NaN and infinity."""
+    """JSON as the standard has it, of numbers that are finite as floats, and texts that can be written down again."""
     try:
-        return json.loads(written, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
+        text = written.decode(json.detect_encoding(written))
+        if not _UNUSUAL.search(text):
+            return json.loads(text, parse_constant=_finite)
+        content = json.loads(text, parse_constant=_finite, parse_float=_finite, parse_int=_finite)
+        json.dumps(content, ensure_ascii=False).encode()
+        return content
+    except (ValueError, OverflowError, RecursionError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)[:120]
         raise DamagedFile(f"{path} is not valid JSON ({reason})") from None
 
 
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a number")
+def _finite(number: str) -> float:
+    """A number as JSON writes it, the kind of which its letters say."""
+    value = int(number) if re.fullmatch("-?[0-9]+", number) else float(number)
+    if not math.isfinite(value):
+        raise ValueError(f"{number[:40]} is not a number")
+    return value
 
 
 _TAIL = b"sha256:"
@@ -125,7 +140,11 @@ def seal_description(name: str, description: dict[str, Any]) -> dict[str, str]:
 def open_description(name: str, metadata: dict[str, str], path: Path) -> dict[str, Any]:
     """The document of `seal_description`."""
     description = parse_json(metadata[name].encode(), path)
-    if not isinstance(description, dict) or seal_description(name, description).items() - metadata.items():
+    try:
+        whole = isinstance(description, dict) and metadata.items() >= seal_description(name, description).items()
+    except RecursionError:  # nested so deeply that it could just be read
+        whole = False
+    if not whole:
         raise DamagedFile(f"{path} is damaged: its description is not what was written; get it again")
     sealed: dict[str, Any] = description
     return sealed

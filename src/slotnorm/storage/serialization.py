@@ -76,7 +76,10 @@ def _read(kind: Any, document: Any, where: str) -> Any:
 
 def _shown(document: Any) -> str:
     """A value for people, who need not see all of it."""
-    text = repr(document)
+    try:
+        text = repr(document)
+    except RecursionError:  # nested so deeply that it could just be read
+        text = f"a {type(document).__name__}"
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
 
 

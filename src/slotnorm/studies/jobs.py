@@ -17,8 +17,9 @@ from slotnorm.errors import Locked, UserError, describe, place_of, printable
 from slotnorm.runtime.progress import Progress
 from slotnorm.runtime.ranks import RankLost
 from slotnorm.runtime.signals import Stop
-from slotnorm.storage.seals import read_sealed, write_sealed
-from slotnorm.storage.serialization import from_document, to_document
+from slotnorm.storage.documents import read_document
+from slotnorm.storage.seals import write_sealed
+from slotnorm.storage.serialization import to_document
 from slotnorm.studies.launchers import LOG, RETRIES, Job, Launcher, State
 from slotnorm.studies.relays import last_line
 
@@ -323,7 +324,7 @@ def read_note(folder: Path) -> JobNote | None:
     None where no launcher was given one, or where the note is damaged: then it is submitted again, and no more is lost.
     """
     try:
-        return from_document(JobNote, read_sealed(folder / _JOB))
+        return read_document(JobNote, folder / _JOB, "a note of a job")
     except UserError:
         return None
 

@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 
 from slotnorm.errors import UserError
 from slotnorm.runtime import unix
+from slotnorm.storage.seals import parse_json
 from slotnorm.studies.launchers import Job, Launcher, State
 from slotnorm.studies.relays import Relay, jobs_folder, make_relays, read_receipt, require_shared, say_how_to_watch
 
@@ -75,7 +76,7 @@ class Ray(Launcher):
         jobs = [known for known in map(_read, tickets) if known is not None]
         addresses = dict.fromkeys(known["address"] for known in jobs)
         for address in addresses:
-            ray = _connect(address)
+            ray = _connect(address if address == self.address else _own(address))
             alive = _actors(ray)
             _stop_actors(ray, [known for known in jobs if known["actor"] in alive], number)
             if len(addresses) > 1:  # one process, one cluster: the next one's turn
@@ -163,6 +164,20 @@ def _connect(address: str | None) -> Any:
     return ray
 
 
+def _own(address: str | None) -> str | None:
+    """The address that a file says, if it is this machine's or the environment says the same.
+
+    A cluster can run code on whoever connects to it, so that a file alone does not decide.
+    """
+    host = (address or "auto").rpartition(":")[0].strip("[]")
+    if address in (None, "auto", os.environ.get("RAY_ADDRESS")) or host in ("127.0.0.1", "localhost", "::1"):
+        return address
+    raise UserError(
+        f"the runs' job.json say that their jobs are on the Ray cluster at {address}; if that is yours, set "
+        f"RAY_ADDRESS={address} and give the command again"
+    )
+
+
 def _require_listener(address: str) -> None:
     """Refuse an address at which nothing answers: Ray itself would try for minutes."""
     host, _, port = address.rpartition(":")
@@ -197,7 +212,8 @@ def _stop_actors(ray: Any, jobs: Sequence[dict[str, Any]], number: signal.Signal
 def _read(ticket: str) -> dict[str, Any] | None:
     """What a ticket says; None when it is not one of ours."""
     try:
-        known = json.loads(ticket)
-        return {"actor": str(known["actor"]), "receipt": str(known["receipt"]), "address": known["address"]}
+        known = parse_json(ticket.encode(), "a ticket")
+        address = None if known["address"] is None else str(known["address"])
+        return {"actor": str(known["actor"]), "receipt": str(known["receipt"]), "address": address}
     except (ValueError, TypeError, KeyError):
         return None

@@ -20,8 +20,10 @@ from pathlib import Path
 from slotnorm import __version__
 from slotnorm.errors import UserError
 from slotnorm.runtime import unix
-from slotnorm.storage.seals import read_sealed, write_sealed
-from slotnorm.storage.serialization import from_document, to_document
+from slotnorm.storage import files
+from slotnorm.storage.documents import read_document
+from slotnorm.storage.seals import write_sealed
+from slotnorm.storage.serialization import to_document
 from slotnorm.studies.launchers import Job, State
 
 SUBMITTED_BY = "SLOTNORM_SUBMITTED_BY"  # the version of slotnorm that submitted the job, told to its command
@@ -56,7 +58,7 @@ class Receipt:
 def read_receipt(path: Path) -> Receipt | None:
     """What a job has said of itself; None when it has not begun, or its receipt is damaged."""
     try:
-        return from_document(Receipt, read_sealed(path))
+        return read_document(Receipt, path, "the receipt of a job")
     except UserError:
         return None
 
@@ -88,7 +90,7 @@ class Relay:
         if node == 0:
             self._note(None)
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", **dict(self.environment)}
-        with open(self.log, "ab") as log:
+        with open(files.open_in_place(Path(self.log), os.O_WRONLY | os.O_APPEND), "ab") as log:
             self._process = subprocess.Popen(
                 self._words(node, first_host, identity), stdout=log, stderr=log, stdin=subprocess.DEVNULL,
                 env=environment, preexec_fn=_follow_parent(self.is_distributed),

@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 from slotnorm.errors import UserError
 from slotnorm.runtime import unix
+from slotnorm.storage.seals import parse_json
 from slotnorm.studies.launchers import Job, Launcher, State
 from slotnorm.studies.relays import (
     Relay,
@@ -35,6 +36,7 @@ _LONGEST_ARRAY = 1000  # SLURM's MaxArraySize is 1001 unless its administrator s
 _TIME_LIMITS = 10_000  # how often a job may go on after its time was over: as often as it needs
 _SECONDS_BETWEEN_QUESTIONS = 5.0  # the controller serves everybody; ends are read from receipts meanwhile
 _SECONDS_FOR_AN_ANSWER = 60.0
+_JOB = re.compile("[0-9]{1,20}(_[0-9]{1,20})?")  # of an array; anything else in a file could be an option of scancel
 _STARTED = ("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT")
 
 
@@ -186,10 +188,11 @@ def _submitit() -> Any:
 def _read(ticket: str) -> tuple[str | None, Path]:
     """The job and its receipt; a ticket that is not ours names no job."""
     try:
-        known = json.loads(ticket)
-        return str(known["job"]), Path(known["receipt"])
+        known = parse_json(ticket.encode(), "a ticket")
+        job, receipt = str(known["job"]), Path(known["receipt"])
     except (ValueError, TypeError, KeyError):
         return None, Path()
+    return (job, receipt) if _JOB.fullmatch(job) else (None, Path())
 
 
 def _state_in_queue(line: str) -> tuple[str, State]:

@@ -2,12 +2,12 @@
 
 import dataclasses
 import json
-import re
 from pathlib import Path
 
 from slotnorm.config import Experiment
-from slotnorm.errors import DamagedFile, UserError
+from slotnorm.errors import UserError
 from slotnorm.storage import files
+from slotnorm.storage.documents import LARGEST, check_document, require_between, require_hash
 from slotnorm.storage.seals import RECORD, read_json, read_sealed
 from slotnorm.storage.serialization import from_document, newer, to_document
 
@@ -32,10 +32,8 @@ class RunDocument:
     """The folder of its data, where one was given."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.scenes < 1 << 48:
-            raise UserError(f"scenes is {self.scenes}, but a run is trained on one or more")
-        if not re.fullmatch("[0-9a-f]{64}", self.data):
-            raise UserError(f"data is {self.data[:80]!r}, which is not a SHA-256 in hexadecimal")
+        require_between("scenes", self.scenes, 1, LARGEST)
+        require_hash(self.data)
 
 
 def read_experiment(path: Path) -> Experiment:
@@ -70,9 +68,4 @@ def read_run_document(path: Path) -> RunDocument:
     if content.get("format") != FORMAT:
         given = str(content.get("format"))[:40]
         raise UserError(f"{path} has format {given}, this slotnorm reads {FORMAT}: install a newer one")
-    try:
-        return from_document(RunDocument, content, "run")
-    except DamagedFile:
-        raise
-    except UserError as error:
-        raise UserError(f"{path} is not an experiment of a run: {error}") from error
+    return check_document(RunDocument, content, path, "an experiment of a run")
