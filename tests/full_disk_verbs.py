@@ -30,7 +30,10 @@ FIXTURES = Path(__file__).with_name("fixtures")
 
 def commands(disk: Path, data: Path, run: Path, picture: Path) -> dict[str, list[str]]:
     """Every verb that writes but `data download`, whose full disk is a test of its own, with a server."""
-    own, small = disk / "own" / run.name, "--recipe.steps 4 --recipe.checkpoint-every 2 --recipe.batch-size 2"
+    own, small = (
+        disk / "own" / run.name,
+        "--recipe.steps 4 --recipe.checkpoint-every 2 --recipe.batch-size 2 --recipe.validation-scenes 8",
+    )
     words = {
         "train": f"--experiment {run}/experiment.json --data {data} --into {disk}/runs --log pictures csv",
         "sweep": f"toy --norms weighted_sum --seeds 1 {small} --data {disk.parent}/scenes --into {disk}/runs",

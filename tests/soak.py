@@ -8,6 +8,7 @@ one line per kind of event with its count; exits with 1 at the first event that 
 
 import argparse
 import collections
+import contextlib
 import os
 import random
 import shutil
@@ -52,6 +53,15 @@ class Soak:
             raise AssertionError(f"exit code {code}, not one of {codes}: {command.said}")
         return code
 
+    def wait_for_lock(self, command: processes.Command) -> None:
+        """Until the command holds the run's lock, or has ended: it may be done in a moment."""
+        lock, own = self.run / ".lock", f"process {command.pid} on "
+        while command.process.is_alive():
+            with contextlib.suppress(OSError):
+                if lock.read_text().startswith(own):
+                    return
+            time.sleep(0.005)
+
     def kill(self) -> None:
         command = self.start()
         time.sleep(self.chance.uniform(0, 1.2))
@@ -65,11 +75,11 @@ class Soak:
     def stop(self) -> None:
         number = self.chance.choice([signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGXCPU])
         command = self.start()
-        command.until(lambda: (self.run / "metrics.jsonl").exists())
+        self.wait_for_lock(command)
         time.sleep(self.chance.uniform(0.1, 0.5))
         if command.process.is_alive():
             command.send(number)
-        self.require(command, 0, 128 + number)
+        self.require(command, 0, 128 + number, -number)  # at once, where it has not begun to train
 
     def flip_a_bit(self) -> None:
         self.damage(lambda content, place: content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
@@ -102,7 +112,7 @@ class Soak:
 
     def remove_the_lock(self) -> None:
         command = self.start()
-        command.until(lambda: not command.process.is_alive() or (self.run / ".lock").exists())
+        self.wait_for_lock(command)
         time.sleep(self.chance.uniform(0, 0.3))
         (self.run / ".lock").unlink(missing_ok=True)
         self.require(command, 0, 8)
@@ -118,7 +128,8 @@ class Soak:
             ours, theirs = final(Run.open(self.run)), final(self.unbroken)
             left_out = {"metrics", "files"} if self.metrics_damaged else set()
             unlike = [name for name in theirs if ours.get(name) != theirs[name] and name not in left_out]
-            assert not unlike, f"{unlike} differ from the run that nothing happened to"
+            strays = set(ours["files"].split()) ^ set(theirs["files"].split())
+            assert not unlike, f"{unlike} differ from the run that nothing happened to; files: {strays or 'the same'}"
             self.counts["ended bit-identical"] += 1
         shutil.rmtree(self.into)
         self.into = self.folder / f"runs-{self.counts.total()}"

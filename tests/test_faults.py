@@ -22,6 +22,7 @@ from slotnorm.models.weights import unpack
 from slotnorm.report.reading import read
 from slotnorm.runtime.signals import Stop
 from slotnorm.runtime.unix import ENDING
+from slotnorm.storage.locks import Lock
 from slotnorm.storage.seals import read_sealed, write_sealed
 from slotnorm.studies import sweep
 from slotnorm.studies.options import Training
@@ -460,6 +461,33 @@ def test_files_that_a_crash_left_behind_are_removed_by_the_next_save(tmp_path: P
     (run.checkpoints / ".step-12.safetensors.4711.tmp").write_bytes(b"half")
     (run.checkpoints / "step-11.safetensors").write_bytes(b"no record")
     assert_same(train(run.experiment, tmp_path, data=data), unbroken)
+
+
+def test_what_a_process_left_that_died_after_its_last_commit_is_removed(
+    tmp_path: Path, data: Path, unbroken: Run
+) -> None:
+    """Old checkpoints that it had no time to remove, and its lock; the run itself is finished."""
+    run = copy(unbroken, tmp_path)
+    for path in train(tiny.experiment(steps=4), tmp_path / "shorter", data=data).checkpoints.iterdir():
+        shutil.copy(path, run.checkpoints)
+    (run.checkpoints / ".step-12.json.4711.tmp").write_bytes(b"half")
+    (run.path / ".experiment.json.4711.tmp").write_bytes(b"half")
+    (run.path / ".lock").write_text("process 4711 on another-machine\n")
+    os.utime(run.path / ".lock", (0, 0))
+    before = (run.checkpoints / "step-12.json").read_bytes()
+    assert_same(train(run.experiment, tmp_path, data=data), unbroken)
+    assert (run.checkpoints / "step-12.json").read_bytes() == before
+
+
+def test_what_a_finished_run_holds_besides_is_left_to_a_process_that_lives(
+    tmp_path: Path, data: Path, unbroken: Run
+) -> None:
+    run = copy(unbroken, tmp_path)
+    half = run.checkpoints / ".step-12.json.4711.tmp"
+    half.write_bytes(b"half")
+    with Lock(run.path):
+        assert train(run.experiment, tmp_path, data=data).finished
+        assert half.exists()
 
 
 def test_metrics_lines_are_json_and_do_not_depend_on_time(unbroken: Run) -> None:

@@ -425,3 +425,53 @@ def test_scores_of_other_shapes_are_refused(tmp_path: Path) -> None:
         archives.write_arrays(tmp_path / "part.npz", {key: whole[key] for key in whole if key != name})
         with pytest.raises(DamagedFile, match="is sealed but holds no scores"):
             Scores.load(tmp_path / "part.npz")
+
+
+def other_arrays(length: int) -> list[Any]:
+    """In the place of a column of this length."""
+    kinds = ["f8", "f2", "u8", "c16", "M8[s]", "m8[s]", "V8", "S2", "U2", "?", ">i4", [("a", "f4")]]
+    largest = [np.full(length, 1 << 63, np.uint64), np.full(length, -1 << 63), np.full(length, np.inf)]
+    shapes: list[Any] = [(), (0,), (length + 1,), (length, 2), (0, 1 << 40)]
+    return [np.zeros(length, kind) for kind in kinds] + largest + [np.zeros(shape, np.int64) for shape in shapes]
+
+
+@pytest.mark.parametrize("name", ["rows", "examples"])
+def test_arrays_of_other_kinds_and_shapes_are_refused_in_our_words(folder: Path, name: str) -> None:
+    document = documents(folder)[name]
+    path = folder / "examples.npz" if name == "examples" else next(folder.glob("runs/*/rows/*.npz"))
+    whole = archives.read_arrays(path)
+    refused = 0
+    for column, array in whole.items():
+        for other in [None, *other_arrays(len(array))]:
+            forged = {**whole, column: other} if other is not None else {**whole}
+            if other is None:
+                del forged[column]
+            archives.write_arrays(path, forged)
+            for reader in document.readers:
+                try:
+                    reader()
+                except UserError as refusal:
+                    refused += 1
+                    assert len(str(refusal)) < 1000, str(refusal)[:200]  # noqa: PT017
+                    assert path.parent.name in str(refusal)  # noqa: PT017
+    restore(folder)
+    assert refused > 10 * len(whole)
+
+
+@pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.float8_e5m2, torch.complex64, torch.int64, torch.bool])
+def test_weights_of_other_kinds_of_number_are_taken_or_refused_in_our_words(folder: Path, kind: torch.dtype) -> None:
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    with safe_open(path, "pt") as file:
+        description = json.loads(file.metadata()["slotnorm"])
+    tensors = {name: tensor.to(kind) if tensor.ndim else tensor for name, tensor in tensors.items()}
+    content = {**description, "sha256_of_tensors": fingerprint(tensors)}
+    save_file(tensors, path, metadata=seal_description("slotnorm", content))
+    try:
+        if kind.is_floating_point:
+            slotnorm.load(path)
+        else:
+            with pytest.raises(UserError, match="does not fit the model"):
+                slotnorm.load(path)
+    finally:
+        restore(folder)

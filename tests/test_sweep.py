@@ -179,7 +179,7 @@ def test_one_bad_run_does_not_keep_the_others_from_training(
     said = capsys.readouterr()
     assert ended.value.code == 1
     assert f"{log}: failed, it cannot be started: [Errno 21] Is a directory" in said.out
-    reason = f"slotnorm: {forged / 'experiment.json'} is not an experiment of a run: run lacks the field"
+    reason = f"slotnorm: {forged / 'experiment.json'} is sealed but is not an experiment of a run: run lacks the field"
     assert f"{forged}: failed, exit code 2: {reason}" in said.out
     assert f"{note}: step 12 of 12" in said.out
     assert f"{last}: step 12 of 12" in said.out

@@ -182,7 +182,7 @@ class Rows:
                 columns[name] = _Texts(arrays[name], archives.from_text(arrays[f"{name}_names"], path))
             return Rows(content["header"], **columns)
         except (KeyError, ValueError, TypeError, IndexError, AttributeError, OverflowError, RecursionError) as error:
-            if isinstance(error, UserError):
+            if isinstance(error, UserError) and str(path) in str(error):
                 raise
             raise DamagedFile(f"{path} is sealed but holds no rows ({error}); evaluate the run again") from error
 
@@ -289,13 +289,12 @@ def _column(name: str, given: Any, length: int) -> Any:
     dtype = np.float64 if name == "value" else _INTEGERS[name]
     missing = np.nan if name == "value" else MISSING
     array = np.asarray(missing if given is None else given)
-    if array.ndim > 1 or (name != "value" and array.size and array.dtype.kind not in "iu"):
-        raise UserError(
-            f"the column {name} of rows takes {'numbers' if name == 'value' else 'integers'}, got {given!r}"
-        )
+    shown = f"{given!r:.60}"
+    if array.ndim > 1 or (array.size and array.dtype.kind not in ("iufb" if name == "value" else "iu")):
+        raise UserError(f"the column {name} of rows takes {'numbers' if name == 'value' else 'integers'}, got {shown}")
     converted = array.astype(dtype)
     if name != "value" and not np.array_equal(converted, array):
-        raise UserError(f"the column {name} of rows takes numbers up to {np.iinfo(_INTEGERS[name]).max}, got {given!r}")
+        raise UserError(f"the column {name} of rows takes numbers up to {np.iinfo(_INTEGERS[name]).max}, got {shown}")
     return frozen(np.broadcast_to(converted, (length,)) if not array.ndim else converted)
 
 

@@ -128,15 +128,22 @@ def read_tensors(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
 def require_finite(tensors: dict[str, Tensor]) -> None:
     """Refuse to go on with a NaN or infinite tensor."""
     for name, tensor in tensors.items():
-        if tensor.is_floating_point() and not tensor.isfinite().all():
+        if not _is_finite(tensor):
             raise NonFinite(f"{name} is not finite and is not saved; lower recipe.learning-rate and resume")
 
 
 def require_finite_file(tensors: dict[str, Tensor], path: Path) -> None:
     """Refuse a file with a NaN or infinite number: none is ever saved, so somebody made it."""
     for name, tensor in tensors.items():
-        if tensor.is_floating_point() and not tensor.isfinite().all():
+        if not _is_finite(tensor):
             raise DamagedFile(f"{path} is not what a training saves: {name} is not finite; get it again")
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    """Whether it has no NaN and no infinity; PyTorch cannot tell of floats of one byte, which are widened."""
+    return not tensor.is_floating_point() or bool(
+        (tensor if tensor.element_size() > 1 else tensor.float()).isfinite().all()
+    )
 
 
 def require_fit(expected: dict[str, Tensor], tensors: dict[str, Tensor], path: Path) -> None:

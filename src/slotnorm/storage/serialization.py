@@ -47,7 +47,8 @@ def from_document(kind: type[T], document: Any, where: str = "") -> T:
 
     An unknown or mistyped field, or one of the first format that is missing, is refused by name.
     """
-    return typing.cast(T, _read(kind, document, where or kind.__name__.lower()))
+    name = kind.__name__.strip("_").lower().removesuffix("document")
+    return typing.cast(T, _read(kind, document, where or name))
 
 
 def _read(kind: Any, document: Any, where: str) -> Any:

@@ -45,7 +45,7 @@ def save(
                     (folder / name).unlink()
         raise
     try:
-        _prune(folder, weights.step, keep)
+        prune(folder, weights.step, keep)
     except OSError as error:
         raise UserError(
             f"cannot remove old files of {folder}: {error.strerror or error}; step {weights.step} is saved, and the "
@@ -128,19 +128,27 @@ def newest(folder: Path, identity: str | None = None) -> Record | None:
     return record
 
 
-def _prune(folder: Path, step: int, keep: int) -> None:
+def prune(folder: Path, step: int, keep: int) -> None:
     """Remove checkpoints older than the newest `keep` up to `step`, and what a crash left behind; none above `step`."""
+    # the record goes first: without it the rest is not a checkpoint, so a crash in between leaves no damaged one
+    for path in sorted(_stale(folder, step, keep), key=lambda path: path.suffix != ".json"):
+        path.unlink()
+    remove_temporaries(folder)
+
+
+def has_leftovers(folder: Path, step: int, keep: int) -> bool:
+    """Whether `prune` would find something to remove."""
+    return bool(_stale(folder, step, keep)) or any(not _is_folder(path) for path in folder.glob(".*.tmp"))
+
+
+def _stale(folder: Path, step: int, keep: int) -> list[Path]:
     steps = committed(folder)
     kept = {*[old for old in steps if old <= step][:keep], *[later for later in steps if later > step]}
-    stale = [
+    return [
         path
         for path in folder.iterdir()
         if (name := _NAME.fullmatch(path.name)) and int(name[1]) not in kept and not _is_folder(path)
     ]
-    # the record goes first: without it the rest is not a checkpoint, so a crash in between leaves no damaged one
-    for path in sorted(stale, key=lambda path: path.suffix != ".json"):
-        path.unlink()
-    remove_temporaries(folder)
 
 
 def remove_temporaries(folder: Path, *patterns: str) -> None:

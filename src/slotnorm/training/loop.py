@@ -25,6 +25,7 @@ from slotnorm.runtime.devices import choose_device
 from slotnorm.runtime.progress import Progress
 from slotnorm.runtime.ranks import Ranks, joined
 from slotnorm.runtime.signals import Stop
+from slotnorm.storage.locks import NAME as LOCK
 from slotnorm.storage.locks import Lock
 from slotnorm.storage.serialization import differences, to_document
 from slotnorm.training import checkpoints, records, runs
@@ -36,6 +37,9 @@ from slotnorm.training.pictures import Picture
 from slotnorm.training.runs import Run, is_run
 
 _log = logging.getLogger(__name__)
+
+# what a process left that lost its power; not a sweep's, which may be writing its note of the job just now
+_TEMPORARIES = (".experiment.json.*.tmp", ".metrics*.tmp", ".lock.*.tmp")
 
 _PICTURED = 6  # scenes in a picture
 
@@ -86,8 +90,7 @@ def train(
         if ranks.first:
             stack.callback(_remove_if_empty, path)
             lock = stack.enter_context(Lock(path))
-            # what a process left that lost its power; not a sweep's, which may be writing its note of the job just now
-            checkpoints.remove_temporaries(path, ".experiment.json.*.tmp", ".metrics*.tmp", ".lock.*.tmp")
+            checkpoints.remove_temporaries(path, *_TEMPORARIES)
             if lock.left_by:
                 _log.info(f"note: {path} was left by {lock.left_by}, which has died; taking over")
         else:
@@ -287,7 +290,19 @@ def _finished(path: Path, experiment: Experiment, data: str | Path | None, devic
         return None
     if data is not None and Path(data).is_dir() and run.source is not None:
         _open(path, experiment, data, device)
+    _tidy(run)
     return run
+
+
+def _tidy(run: Run) -> None:
+    """Remove what a process left in a finished run that died behind its last commit: its lock, old checkpoints."""
+    steps, keep = run.experiment.recipe.steps, run.experiment.recipe.keep_checkpoints
+    with contextlib.suppress(UserError, OSError):  # it lives, or the folder can only be read: nothing is amiss
+        left = [path for pattern in (LOCK, *_TEMPORARIES) for path in run.path.glob(pattern)]
+        if left or checkpoints.has_leftovers(run.checkpoints, steps, keep):
+            with Lock(run.path):
+                checkpoints.remove_temporaries(run.path, *_TEMPORARIES)
+                checkpoints.prune(run.checkpoints, steps, keep)
 
 
 def _open(path: Path, experiment: Experiment, data: str | Path | None, device: torch.device) -> tuple[Scenes, Run]:
