@@ -105,9 +105,9 @@ def main() -> None:
             }
             sn.score(model, scenes, [3])
             rounds = [{way: seconds(work) for way, work in ways.items()} for _ in range(arguments.rounds)]
-        took = statistics.median(one["sweep"] for one in rounds)
-        ratios = {way: statistics.median(one[way] / one["sweep"] for one in rounds) for way in ways}
-        alone = statistics.median(one["one each"] / one["attention alone"] for one in rounds)
+        took = statistics.median(times["sweep"] for times in rounds)
+        ratios = {way: statistics.median(times[way] / times["sweep"] for times in rounds) for way in ways}
+        alone = statistics.median(times["one each"] / times["attention alone"] for times in rounds)
         print(f"{name:<26}{took:>10.2f}{ratios['one each']:>11.2f}{ratios['plain']:>9.2f}{alone:>18.1f}", flush=True)
 
 

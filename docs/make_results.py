@@ -63,7 +63,9 @@ def made(report: Report) -> dict[str, str]:
     """Every made part of the pages, by name."""
     parts = {"claims": _claims(report), "full scale": _full_scale(), "rules": _rules(), "words": WORDS}
     parts["claims in short"] = f"Of the paper's 30 claims, at each scale that was run: {in_short(report.outcomes)}."
-    parts["effect"] = effects_table([one for one in report.effects if (one.place, one.which) == (0, ALL)]).rstrip()
+    parts["effect"] = effects_table(
+        [effect for effect in report.effects if (effect.place, effect.which) == (0, ALL)]
+    ).rstrip()
     parts["effect in words"] = " ".join(_effect_in_words(report, study, words) for study, words in TOLD.items())
     for contents in report.sections:
         name = contents.section.study
@@ -138,7 +140,7 @@ def _runs(contents: SectionContents) -> str:
     scored = [f"{label}, K {number}" for label, _ in metrics]
     lines = [[f"on {dataset}", *scored, "moving", "sharing", "coherence", "by the rule"]]
     for norm in section.norms:
-        for run in sorted(section.of(norm), key=lambda one: one.seed):
+        for run in sorted(section.of(norm), key=lambda member: member.seed):
             scores = [run.mean(dataset, name, number, source=section.source(name)).value for _, name in metrics]
             judged = run.facts["binding"]
             statistics = [f"{judged[name]:.2f}" for name in ("moving", "sharing", "coherence")]
@@ -170,7 +172,7 @@ def _claims(report: Report) -> str:
 def _rules() -> str:
     """Each claim: the paper's sentence, and beside it how it is read."""
     lines = [["no.", "paper's study", "the paper's words", "read as"]]
-    lines += [[str(one.number), one.study, f"“{one.sentence}”", one.rule] for one in claims()]
+    lines += [[str(claim.number), claim.study, f"“{claim.sentence}”", claim.rule] for claim in claims()]
     return _table(lines)
 
 
@@ -201,7 +203,7 @@ def main() -> None:
         for picture in sorted([*out.glob("figures/*.png"), *out.glob("pictures/*.png")]):
             if any(f"results/{picture.name}" in page.read_text(encoding="utf-8") for page in PAGES):
                 shutil.copy(picture, PICTURES / picture.name)
-    (opening,) = (one for one in report.sections if one.section.study == MAIN_STUDY)
+    (opening,) = (contents for contents in report.sections if contents.section.study == MAIN_STUDY)
     (PICTURES / f"{MAIN_STUDY}-main.png").write_bytes(main_figure(opening))
     (PICTURES / f"{MAIN_STUDY}-strip.png").write_bytes(main_strip(opening))
     parts = made(report)

@@ -98,12 +98,10 @@ def made_up_report(
 
 def renamed(report: Report, name: str) -> Report:
     """The same report with everything that can be named called `name`."""
-    sections = [
-        dataclasses.replace(
-            one, section=dataclasses.replace(one.section, title=name, where=name, changes=(name,)), notes=(name,),
-        )
-        for one in report.sections
-    ]  # fmt: skip
+    sections = []
+    for contents in report.sections:
+        section = dataclasses.replace(contents.section, title=name, where=name, changes=(name,))
+        sections.append(dataclasses.replace(contents, section=section, notes=(name,)))
     provenance = [{**entry, "run": name, "command": name, "versions": {name: name}} for entry in report.provenance]
     effects = tuple(dataclasses.replace(effect, section=name) for effect in report.effects)
     return dataclasses.replace(

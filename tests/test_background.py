@@ -50,7 +50,7 @@ def by_hand(held: float = 0.9) -> torch.Tensor:
 
 
 def test_the_numbers_are_those_worked_out_by_hand() -> None:
-    found = {name: float(one) for name, one in measure_background(by_hand(), torch.tensor([TRUE])).items()}
+    found = {name: float(value) for name, value in measure_background(by_hand(), torch.tensor([TRUE])).items()}
     assert list(found) == list(HELD_METRICS)
     assert found["background_share"] == pytest.approx(0.9)
     assert found["foreground_taken"] == 0.5
@@ -129,8 +129,8 @@ def test_a_diagnosis_measures_it_on_what_evaluation_scores(scenes: Scenes, kind:
         assert mine.unique("source") == [SOURCE]
         for k in (4, 12):
             pairs = [
-                dict(zip(one["image"].tolist(), one["value"].tolist(), strict=True))
-                for one in (mine.where(slots=k), other.where(slots=k))
+                dict(zip(rows["image"].tolist(), rows["value"].tolist(), strict=True))
+                for rows in (mine.where(slots=k), other.where(slots=k))
             ]
             assert len(pairs[0]) == len(scenes)
             assert pairs[0] == pytest.approx(pairs[1], nan_ok=True)
@@ -169,12 +169,12 @@ def test_paths_are_the_curves_of_both_scores_from_the_training_k_on(report: Repo
     assert few.marked == (5, 10, 15)
     assert list(few.curves) == list(few.across) == list(MAIN)
     for metric, shown in (("f_ari", few.curves), ("ari", few.across)):
-        for norm, one in shown.items():
+        for norm, curve in shown.items():
             whole = curves.curve(section.of(norm), metric, "toy4")
             kept = (whole.x >= 5) & (whole.x <= 15)
-            assert one.x.tolist() == list(range(5, 16))
+            assert curve.x.tolist() == list(range(5, 16))
             for name in ("median", "low", "high", "deviation", "count"):
-                np.testing.assert_array_equal(getattr(one, name), getattr(whole, name)[kept])
+                np.testing.assert_array_equal(getattr(curve, name), getattr(whole, name)[kept])
     assert curves.path_axis(few) == "ARI (hollow: 5 slots; filled: 10, 15)"
 
 
@@ -183,16 +183,16 @@ def test_slots_and_divisors_are_what_the_diagnosis_says(report: Report) -> None:
     assert held is not None
     share, taken = held.figure.rows[1]
     for place, panel in enumerate((share, taken)):
-        for norm, one in panel.curves.items():
-            assert one.x.tolist() == [5, 15]
-            assert one.high.tolist() == pytest.approx([values[place] for values in HELD[norm]])  # seed 1
-            assert one.median.tolist() == pytest.approx([0.99 * values[place] for values in HELD[norm]])
+        for norm, curve in panel.curves.items():
+            assert curve.x.tolist() == [5, 15]
+            assert curve.high.tolist() == pytest.approx([values[place] for values in HELD[norm]])  # seed 1
+            assert curve.median.tolist() == pytest.approx([0.99 * values[place] for values in HELD[norm]])
     for at, panel in enumerate(held.figure.rows[2]):
         assert panel.slots == (5, 15)[at]
-        for norm, one in panel.curves.items():
-            assert one.x.tolist() == list(DIVISORS)
-            assert one.high.tolist() == pytest.approx(HELD[norm][at][2:])
-            assert one.count.tolist() == [3, 3, 3, 3]
+        for norm, curve in panel.curves.items():
+            assert curve.x.tolist() == list(DIVISORS)
+            assert curve.high.tolist() == pytest.approx(HELD[norm][at][2:])
+            assert curve.count.tolist() == [3, 3, 3, 3]
 
 
 def test_failed_runs_are_left_out_of_all_of_it(report: Report) -> None:
@@ -234,8 +234,8 @@ def test_the_table_has_the_scores_and_what_was_measured(report: Report) -> None:
 
 def test_a_small_share_keeps_three_decimals(section: Section) -> None:
     found = made_up_diagnosis(section)
-    tiny_shares = {norm: dataclasses.replace(one, runs={name: values / 1e4 for name, values in one.runs.items()})
-                   for norm, one in found.curves["foreground_taken"].items()}  # fmt: skip
+    tiny_shares = {norm: dataclasses.replace(curve, runs={name: values / 1e4 for name, values in curve.runs.items()})
+                   for norm, curve in found.curves["foreground_taken"].items()}  # fmt: skip
     found = dataclasses.replace(found, curves={**found.curves, "foreground_taken": tiny_shares})
     held = background(section, found)
     assert held is not None

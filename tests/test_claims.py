@@ -258,7 +258,7 @@ def test_every_stand_in_is_a_registered_experiment_or_transfer() -> None:
 @pytest.mark.parametrize("number", range(1, 30))
 def test_a_claim_agrees_where_the_world_is_as_the_paper_says(agreeing: dict[int, Outcome], number: int) -> None:
     outcome = agreeing[number]
-    assert outcome.verdict == "agrees", [one for one in outcome.findings if not one.holds]
+    assert outcome.verdict == "agrees", [finding for finding in outcome.findings if not finding.holds]
     assert outcome.scale == "full"
     assert outcome.findings
     assert all(finding.numbers for finding in outcome.findings)
@@ -280,7 +280,7 @@ def test_a_claim_differs_where_the_world_is_otherwise(
 
 
 def test_the_theory_claim_rests_on_the_propositions_own_checks() -> None:
-    (outcome,) = [one for one in check_claims([]) if one.claim.number == 30]
+    (outcome,) = [outcome for outcome in check_claims([]) if outcome.claim.number == 30]
     assert (outcome.verdict, outcome.scale) == ("agrees", "exact")
     assert any("Baseline" in finding.words for finding in outcome.findings)
     assert any("Weighted Sum" in finding.words for finding in outcome.findings)
@@ -292,7 +292,7 @@ def test_no_layer_is_trained_for_the_theory_claim(monkeypatch: pytest.MonkeyPatc
         raise AssertionError("a layer is trained")
 
     monkeypatch.setattr("slotnorm.theory.layers.train_layer", train_layer)
-    (outcome,) = [one for one in check_claims([]) if one.claim.number == 30]
+    (outcome,) = [outcome for outcome in check_claims([]) if outcome.claim.number == 30]
     assert (outcome.verdict, outcome.section) == ("agrees", "random layers")
     assert all("trained" not in finding.numbers for finding in outcome.findings)
 
@@ -441,7 +441,7 @@ def test_the_page_of_claims_has_every_claim_its_sentence_its_numbers_the_words_a
 
 def test_verdicts() -> None:
     def of(*holds: bool | None, reason: Any = "within noise") -> str:
-        return verdict([Finding("", one, "", reason if one is None else "") for one in holds])
+        return verdict([Finding("", truth, "", reason if truth is None else "") for truth in holds])
 
     assert of(True, True) == "agrees"
     assert of(True, None) == of(None, None) == "undecided"

@@ -69,7 +69,7 @@ def test_a_curve_holds_median_range_and_every_run() -> None:
     assert found.high.tolist() == [0.9, 0.6]
     assert found.deviation.tolist() == pytest.approx([0.1, 0.4])
     assert found.count.tolist() == [3, 3]
-    assert {name: list(one) for name, one in found.runs.items()} == {
+    assert {name: list(values) for name, values in found.runs.items()} == {
         "r1": [0.9, 0.5],
         "r2": [0.7, 0.6],
         "r3": [0.8, 0.1],
@@ -279,7 +279,7 @@ def test_a_long_title_stays_on_the_paper() -> None:
 def test_the_data_of_all_curves_is_written_as_csv(section: Section) -> None:
     figure = figures(section)[0]
     lines = list(csv.DictReader(io.StringIO(to_csv([("a section", "all", figure)]))))
-    points = sum(len(one.x) for row in figure.rows for panel in row for one in panel.curves.values())
+    points = sum(len(curve.x) for row in figure.rows for panel in row for curve in panel.curves.values())
     assert len(lines) == points
     wanted = {"norm": "layer_norm", "metric": "ari", "datasets": "clevr6", "against": "slots", "x": "11"}
     line = next(line for line in lines if wanted.items() <= line.items())

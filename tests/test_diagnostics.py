@@ -151,9 +151,9 @@ def test_rows_of_several_runs_become_curves_and_one_drawing(scenes: Scenes, tmp_
     found = diagnostics("toy", [*parts, second])
     assert list(found.curves["occupied"]) == ["weighted_mean", "batch_norm"]
     assert found.counts == {"weighted_mean": "1 run", "batch_norm": "2 runs"}
-    one = found.curves["update_norm"]["batch_norm"]
-    assert one.x.tolist() == [2, TRAIN_SLOTS, 8]
-    np.testing.assert_allclose(one.median, 2 * one.low)  # of x and 3 x
+    curve = found.curves["update_norm"]["batch_norm"]
+    assert curve.x.tolist() == [2, TRAIN_SLOTS, 8]
+    np.testing.assert_allclose(curve.median, 2 * curve.low)  # of x and 3 x
     assert set(found.mass_errors) == {"batch_norm"}
     files = draw_diagnostics(found)
     svg = files["svg"].decode()

@@ -60,7 +60,7 @@ def test_two_ranks_have_the_gradients_of_one(
         processes.call(compute_gradients, experiment, data, dtype, tmp_path, environment=environment)
         for environment in processes.rank_environments(2)
     ]
-    assert [one.wait() for one in started] == [0, 0], [one.said for one in started]
+    assert [process.wait() for process in started] == [0, 0], [process.said for process in started]
     alone, first, second = (load_file(tmp_path / f"{name}.safetensors") for name in ("1-0", "2-0", "2-1"))
     assert alone.keys() == first.keys()
     largest = max(float(gradient.abs().max()) for gradient in alone.values())
@@ -79,7 +79,7 @@ def test_two_ranks_train_a_run_that_one_writes_and_one_rank_can_continue(
     run = Run.open(tmp_path / "runs" / experiment.run_name)
     assert run.finished
     assert run.record().world_size == 2
-    losses, expected = ([row["loss"] for row in one.metrics() if "loss" in row] for one in (run, alone))
+    losses, expected = ([row["loss"] for row in each_run.metrics() if "loss" in row] for each_run in (run, alone))
     assert losses == pytest.approx(expected, rel=1e-4)
     assert run.validation()["l2@4"] == pytest.approx(alone.validation()["l2@4"], rel=1e-3)
     longer = tiny.experiment("batch_norm", half_life=20, cosine_to=None, steps=14)

@@ -36,7 +36,9 @@ def found(rows: Rows) -> tuple[Effect, ...]:
 
 
 def of(found: tuple[Effect, ...], dataset: str = "clevr6", metric: str = "f_ari", which: str = ALL) -> Effect:
-    (effect,) = (one for one in found if (one.dataset, one.metric, one.which) == (dataset, metric, which))
+    (effect,) = (
+        effect for effect in found if (effect.dataset, effect.metric, effect.which) == (dataset, metric, which)
+    )
     return effect
 
 
@@ -86,7 +88,9 @@ def test_intervals_are_those_of_a_plain_bootstrap(rows: Rows, found: tuple[Effec
         draws.append(medians["batch_norm"] - medians["weighted_mean"])
     plain = np.percentile(draws, [2.5, 97.5])
     (pair,) = (
-        one for one in of(found, "clevr10").differences if (one.norm, one.than) == ("batch_norm", "weighted_mean")
+        difference
+        for difference in of(found, "clevr10").differences
+        if (difference.norm, difference.than) == ("batch_norm", "weighted_mean")
     )
     assert pair.interval is not None
     assert np.allclose(pair.interval, plain, atol=0.002)

@@ -181,8 +181,8 @@ def test_no_bit_depends_on_the_company_of_a_scene_with_convolutions_and_many_tok
         alone = sn.score(model, part, slots=[10, 3], batch_size=2)
         for image in part.index.tolist():
             for number in (3, 10):
-                one = whole.where(image=image, slots=number)
-                assert alone.where(image=image, slots=number).equals(one)
+                of_image = whole.where(image=image, slots=number)
+                assert alone.where(image=image, slots=number).equals(of_image)
     assert whole.unique("seed") == [MISSING]
     assert whole.unique("norm") == ["weighted_sum"]
 

@@ -28,7 +28,7 @@ def test_an_exported_model_comes_back_with_its_experiment(run: Run, tmp_path: Pa
     assert model.experiment == run.experiment
     assert not model.training
     images, noise = torch.rand(2, 3, 8, 8) * 2 - 1, torch.randn(2, 9, 8)
-    ours, theirs = (one(images, num_slots=9, noise=noise) for one in (model, original))
+    ours, theirs = (network(images, num_slots=9, noise=noise) for network in (model, original))
     assert torch.equal(ours.masks, theirs.masks)
     assert torch.equal(ours.reconstruction, theirs.reconstruction)
 

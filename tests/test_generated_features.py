@@ -128,9 +128,9 @@ def test_a_transfer_has_about_twice_the_objects_and_more_than_twice_the_slots() 
     transfer = experiments.transfers()["toy-features-many"]
     assert transfer.studies == STUDIES
     trained = [experiments.study(name).experiment for name in STUDIES]
-    assert [(one.max_objects, one.slots) for one in trained] == [(4, 5), (2, 5), (2, 3)]
-    assert len({one.recipe for one in trained}) == 1
-    assert transfer.slots > 2 * max(one.slots for one in trained)
+    assert [(experiment.max_objects, experiment.slots) for experiment in trained] == [(4, 5), (2, 5), (2, 3)]
+    assert len({experiment.recipe for experiment in trained}) == 1
+    assert transfer.slots > 2 * max(experiment.slots for experiment in trained)
     counts = evaluation_scenes(trained[0], transfer.test, 16).counts
     assert counts.min() >= 5
     assert counts.max() <= 8
@@ -149,8 +149,8 @@ def test_the_table_is_made_from_nothing_with_the_papers_numbers_beside(tmp_path:
     ):
         job.evaluate()
     report = compose(read(paths), with_theory=False)
-    assert {one.section.study for one in report.sections} == set(STUDIES)
-    assert all(one.section.sets == ("toy-features2", "toy-features4") for one in report.sections)
+    assert {contents.section.study for contents in report.sections} == set(STUDIES)
+    assert all(contents.section.sets == ("toy-features2", "toy-features4") for contents in report.sections)
     metrics = {panel.metric for figure in report.sections[0].results.figures for row in figure.rows for panel in row}
     assert {"f_ari", "ari", "l2"} <= metrics
 
@@ -174,7 +174,7 @@ def test_the_table_is_made_from_nothing_with_the_papers_numbers_beside(tmp_path:
     assert "The paper's table is on movi-d with 24 slots. In brackets the paper's numbers." in text
     bound = [  # as if training had been longer
         dataclasses.replace(section, runs=tuple(dataclasses.replace(run, failed=False) for run in section.runs))
-        for section in (one.section for one in report.sections)
+        for section in (contents.section for contents in report.sections)
     ]
     outcomes = [outcome for outcome in check_claims(bound, with_theory=False) if outcome.findings]
     assert {outcome.claim.study for outcome in outcomes} == {"movi-10-11", "movi-6-7", "movi-6-11", "movi-d"}

@@ -33,9 +33,9 @@ GOLDEN = Path(__file__).parent / "golden"
 
 def foreground_oracle(true, predicted):
     scores = []
-    for one, other in zip(true.numpy(), predicted.numpy(), strict=True):
-        seen = one != 0
-        scores.append(adjusted_rand_score(one[seen], other[seen]) if seen.any() else math.nan)
+    for truth, other in zip(true.numpy(), predicted.numpy(), strict=True):
+        seen = truth != 0
+        scores.append(adjusted_rand_score(truth[seen], other[seen]) if seen.any() else math.nan)
     return np.array(scores)
 
 
@@ -220,13 +220,13 @@ def test_masks_without_slots_are_refused():
 
 
 def test_squared_error_is_the_training_loss_of_each_image():
-    one, other = torch.randn(2, 4, 3, 8, 8, generator=torch.Generator().manual_seed(13))
-    each = squared_error(one, other)
-    expected = [torch.nn.functional.mse_loss(a, b) for a, b in zip(one, other, strict=True)]
+    images, other = torch.randn(2, 4, 3, 8, 8, generator=torch.Generator().manual_seed(13))
+    each = squared_error(images, other)
+    expected = [torch.nn.functional.mse_loss(a, b) for a, b in zip(images, other, strict=True)]
     torch.testing.assert_close(each, torch.stack(expected))
-    assert squared_error(one.half(), other.half()).dtype == torch.float32
+    assert squared_error(images.half(), other.half()).dtype == torch.float32
     with pytest.raises(UserError, match=r"shape \(4, 3, 8, 8\) and the target \(4, 3, 8, 4\); they must be equal"):
-        squared_error(one, other[..., :4])
+        squared_error(images, other[..., :4])
 
 
 # average precision --------------------------------------------------------------------------------------------------

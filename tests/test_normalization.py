@@ -129,10 +129,10 @@ def test_keeps_mass_is_proved_or_refuted(name):
     """Propositions 1 and 2: equal update codes of slots with unequal mass refute that the mass is kept."""
     layer = make_layer(name).eval()
     inputs, _ = draw(1, 9, 1, 12)
-    one = layer.trace(inputs, slots=torch.zeros(1, 1, 12, dtype=torch.float64), iterations=1)[0]
+    single = layer.trace(inputs, slots=torch.zeros(1, 1, 12, dtype=torch.float64), iterations=1)[0]
     two = layer.trace(inputs, slots=torch.zeros(1, 2, 12, dtype=torch.float64), iterations=1)[0]
-    torch.testing.assert_close(one.aggregate.mass[0, 0], 2 * two.aggregate.mass[0, 0])
-    same_codes = torch.allclose(one.updates[0, 0], two.updates[0, 0], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(single.aggregate.mass[0, 0], 2 * two.aggregate.mass[0, 0])
+    same_codes = torch.allclose(single.updates[0, 0], two.updates[0, 0], rtol=1e-5, atol=1e-5)
     unequal = layer.trace(inputs[:, :1], slots=draw(1, 1, 2, 12)[1], iterations=1)[0]
     assert not torch.allclose(unequal.aggregate.mass[0, 0], unequal.aggregate.mass[0, 1], rtol=0.01)
     same_codes |= torch.allclose(unequal.updates[0, 0], unequal.updates[0, 1], rtol=1e-5, atol=1e-5)

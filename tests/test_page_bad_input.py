@@ -103,7 +103,7 @@ def test_what_scenes_or_models_lack_is_left_out_of_the_pictures(lacking_one):
         changes = {"reconstructions": {7: examples[0].reconstructions[7]}}
     else:
         changes = {lacking_one: {} if lacking_one == "reconstructions" else None}
-    illustration = illustrate([dataclasses.replace(one, **changes) for one in examples], 5)
+    illustration = illustrate([dataclasses.replace(example, **changes) for example in examples], 5)
     sections = (dataclasses.replace(made.sections[0], illustration=illustration),)
     parsed = whole(dataclasses.replace(made, sections=sections))
     (study,) = parsed.data["studies"]

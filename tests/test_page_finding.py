@@ -16,8 +16,8 @@ def changed(report, changes: dict[str, tuple[float, float, float]], metric: str 
     effects = []
     for effect in report.effects:
         if effect.metric == metric:
-            kept = [one for one in effect.changes if one.norm in changes]
-            made = tuple(_with(one, *changes[one.norm], **facts) for one in kept)
+            kept = [change for change in effect.changes if change.norm in changes]
+            made = tuple(_with(change, *changes[change.norm], **facts) for change in kept)
             effects.append(dataclasses.replace(effect, changes=made))
         else:
             effects.append(effect)

@@ -53,9 +53,9 @@ def examples(norm: str, seed: int, labels: np.ndarray | None = None, with_labels
 def test_slots_have_the_colour_of_what_they_cover_whatever_their_number_k_or_variant() -> None:
     pictures = []
     for norm, seed in (("weighted_mean", 1), ("batch_norm", 2)):
-        one = examples(norm, seed)
-        colors = match_colors(one)
-        pictures += [soft_segmentation(one.masks[k] / 255, palette(colors[k])) for k in one.slots]
+        example = examples(norm, seed)
+        colors = match_colors(example)
+        pictures += [soft_segmentation(example.masks[k] / 255, palette(colors[k])) for k in example.slots]
     truth = np.rint(palette(true_labels()) * 255).astype(np.uint8)
     for picture in pictures:
         np.testing.assert_array_equal(picture, truth)
@@ -80,8 +80,8 @@ def test_slots_left_over_keep_their_colours_from_one_k_to_the_next() -> None:
     for strip, (at_four, at_five) in enumerate([(0, 4), (1, 2), (2, 0), (3, 1)]):
         place = (slice(None), slice(None), slice(3 * strip, 3 * strip + 3))
         masks[4][:, at_four][place] = masks[5][:, at_five][place] = 255
-    one = Examples("r", "batch_norm", "d", np.arange(1), None, labels, masks, {})
-    colors = match_colors(one)
+    example = Examples("r", "batch_norm", "d", np.arange(1), None, labels, masks, {})
+    colors = match_colors(example)
     assert sorted(colors[4][0].tolist()) == [0, 1, 2, 3]
     pairs = [(0, 4), (1, 2), (2, 0), (3, 1)]
     assert [colors[4][0][a] for a, _ in pairs] == [colors[5][0][b] for _, b in pairs]
@@ -124,7 +124,7 @@ def test_no_slot_has_the_colour_of_an_object_in_its_scene() -> None:
 def test_over_frames_the_truth_has_the_colours_of_the_segments() -> None:
     bare = [dataclasses.replace(examples(norm, 1), reconstructions={}) for norm in ("weighted_mean", "batch_norm")]
     coloured = np.random.default_rng(0).integers(0, 255, (2, SIDE, SIDE, 3), dtype=np.uint8)
-    over = illustrate([dataclasses.replace(one, images=coloured) for one in bare], 4)
+    over = illustrate([dataclasses.replace(example, images=coloured) for example in bare], 4)
     for norm in over.examples:
         np.testing.assert_array_equal(over.segmentation(norm, 9), over.truth())
 
@@ -156,7 +156,7 @@ def test_the_visual_table_has_input_and_truth_then_reconstruction_and_segmentati
 
 
 def test_without_reconstructions_the_segmentation_lies_over_the_frame(illustration: Illustration) -> None:
-    bare = {norm: dataclasses.replace(one, reconstructions={}) for norm, one in illustration.examples.items()}
+    bare = {norm: dataclasses.replace(example, reconstructions={}) for norm, example in illustration.examples.items()}
     over = dataclasses.replace(illustration, examples=bare)
     sheet = pixels(visual_table(over, 9, [0, 1]))
     assert sheet.shape[0] == 26 + 2 * 136 + 3 * 4 + 4  # one row a scene
@@ -183,13 +183,18 @@ def test_the_table_over_slots_has_a_row_for_each_variant_and_a_column_for_each_k
 
 
 def test_examples_are_saved_sealed_and_read_back(tmp_path: Path) -> None:
-    one = dataclasses.replace(examples("batch_norm", 1), facts={"weights": "abc"})
-    one.save(tmp_path / "toy7.npz")
+    example = dataclasses.replace(examples("batch_norm", 1), facts={"weights": "abc"})
+    example.save(tmp_path / "toy7.npz")
     again = Examples.load(tmp_path / "toy7.npz")
-    assert (again.run, again.norm, again.dataset, again.facts) == (one.run, one.norm, one.dataset, {"weights": "abc"})
-    for k in one.slots:
-        np.testing.assert_array_equal(again.masks[k], one.masks[k])
-    np.testing.assert_array_equal(again.reconstructions[9], one.reconstructions[9])
+    assert (again.run, again.norm, again.dataset, again.facts) == (
+        example.run,
+        example.norm,
+        example.dataset,
+        {"weights": "abc"},
+    )
+    for k in example.slots:
+        np.testing.assert_array_equal(again.masks[k], example.masks[k])
+    np.testing.assert_array_equal(again.reconstructions[9], example.reconstructions[9])
     assert again.labels is not None
     np.testing.assert_array_equal(again.labels, true_labels())
 

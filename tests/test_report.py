@@ -215,7 +215,7 @@ def test_a_run_that_is_still_training_is_named_and_left_out(runs: Path) -> None:
     write_sealed(folder / "experiment.json", experiment)
     report = composed(runs, Inspector(run_models=False))
     assert [run.norm for run in report.runs] == ["weighted_mean"]
-    assert [(one.path.name, one.reason) for one in report.left_out] == [
+    assert [(run.path.name, run.reason) for run in report.left_out] == [
         ("toy-batch_norm-1", "still training, at step 4 of 100")
     ]
     page = report_page(report)
@@ -227,7 +227,7 @@ def test_a_run_without_checkpoints_or_rows_is_at_its_start(runs: Path) -> None:
     folder = runs / "toy-batch_norm-1"
     for part in ("checkpoints", "rows"):
         shutil.rmtree(folder / part)
-    assert [one.reason for one in read([runs]).left_out] == ["still training, at step 0 of 4"]
+    assert [run.reason for run in read([runs]).left_out] == ["still training, at step 0 of 4"]
 
 
 def test_rows_outlive_damaged_checkpoints(runs: Path, crowd: Scenes) -> None:
@@ -312,7 +312,7 @@ def test_studies_are_sections_and_files_never_collide(tmp_path: Path) -> None:
         rows.header["experiment"]["recipe"]["steps"] = 20
         rows.save(path)
     report = compose(read([tmp_path / "runs"]), with_theory=False)
-    assert [(one.section.title, one.stem) for one in report.sections] == [
+    assert [(contents.section.title, contents.stem) for contents in report.sections] == [
         ("clevr-6-7 (recipe.steps 500000)", "clevr-6-7"),
         ("clevr-6-7 (recipe.steps 20)", "clevr-6-7-2"),
         ("movi-6-7", "movi-6-7"),

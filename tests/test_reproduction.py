@@ -48,8 +48,8 @@ def test_a_figure_is_made_from_nothing(tmp_path):
 
 
 def test_an_ablation_is_shown_beside_what_it_ablates_and_a_transfer_uses_other_studies():
-    assert [one.name for one in studies_of("toy-ablation")] == ["toy-properties", "toy-ablation"]
-    assert [one.name for one in studies_of("movi-d")] == ["movi-10-11", "movi-6-11", "movi-6-7"]
+    assert [study.name for study in studies_of("toy-ablation")] == ["toy-properties", "toy-ablation"]
+    assert [study.name for study in studies_of("movi-d")] == ["movi-10-11", "movi-6-11", "movi-6-7"]
     trainings = Reproduction("ablation", Path("x"), seeds=(1,), steps=7).trainings()
     assert [training.experiment.norm for training in trainings] == [
         *study("properties").norms,

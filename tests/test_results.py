@@ -65,7 +65,7 @@ def test_no_run_of_the_toy_study_is_left_out(rebuilt):
         seeds = {seed for name, seed in runs if name == norm}
         assert seeds == set(toy.seeds[: len(seeds)])  # from the first on, none in between missing
         assert len(seeds) >= 3
-    (section,) = (one.section for one in rebuilt[0].sections if one.section.study == "toy")
+    (section,) = (contents.section for contents in rebuilt[0].sections if contents.section.study == "toy")
     assert section.sets == tuple(test.name for test in toy.tests)
     assert section.slots() == list(range(toy.test_slots[0], toy.test_slots[1] + 1))
     assert not section.changes  # the registered recipe, nothing else
@@ -84,7 +84,7 @@ COMPLETE = (
 @pytest.mark.parametrize("name", COMPLETE)
 def test_no_run_of_a_study_is_left_out_and_each_has_its_weights(rebuilt, name):
     study = experiments.study(name)
-    (section,) = (one.section for one in rebuilt[0].sections if one.section.study == name)
+    (section,) = (contents.section for contents in rebuilt[0].sections if contents.section.study == name)
     runs = [run for run in section.runs if run.name.startswith(f"{name}-")]  # others are shown beside them
     assert {(run.norm, run.seed) for run in runs} == {(n, s) for n in study.norms for s in study.seeds}
     assert section.sets == tuple(test.name for test in study.tests)

@@ -76,16 +76,16 @@ def test_unique_gives_entries_in_the_order_of_first_appearance():
 
 
 def test_joined_rows_are_the_parts_one_after_another():
-    one, other = some_rows(7, 1), some_rows(9, 2).with_columns(run="<other>", slots=np.arange(9))
-    both = Rows.concat([one, Rows(), other], {"is": "joined"})
+    few, other = some_rows(7, 1), some_rows(9, 2).with_columns(run="<other>", slots=np.arange(9))
+    both = Rows.concat([few, Rows(), other], {"is": "joined"})
     assert both.header == {"is": "joined"}
     for name in COLUMNS:
-        together = np.concatenate([one[name], other[name]])
+        together = np.concatenate([few[name], other[name]])
         assert np.array_equal(both[name], together, equal_nan=name == "value")
-    assert both.take(np.arange(16) < 7).equals(one)
+    assert both.take(np.arange(16) < 7).equals(few)
     assert both.take(np.arange(7, 16)).equals(other)
-    assert not both.equals(one)
-    assert not one.equals(one.with_columns(value=np.nextafter(one["value"], 9)))
+    assert not both.equals(few)
+    assert not few.equals(few.with_columns(value=np.nextafter(few["value"], 9)))
     assert len(Rows.concat([])) == 0
 
 

@@ -82,10 +82,10 @@ def test_the_manifest_describes_the_set(scenes, arrays):
 
 
 def test_the_bytes_do_not_depend_on_the_chunks(tmp_path, arrays):
-    one, other = build(tmp_path / "a", arrays, chunk=1), build(tmp_path / "b", arrays, chunk=40)
-    assert one.fingerprint == other.fingerprint
-    assert (one.directory / "manifest.json").read_bytes() == (other.directory / "manifest.json").read_bytes()
-    assert build(tmp_path / "c", random_arrays(seed=1)).fingerprint != one.fingerprint
+    first, other = build(tmp_path / "a", arrays, chunk=1), build(tmp_path / "b", arrays, chunk=40)
+    assert first.fingerprint == other.fingerprint
+    assert (first.directory / "manifest.json").read_bytes() == (other.directory / "manifest.json").read_bytes()
+    assert build(tmp_path / "c", random_arrays(seed=1)).fingerprint != first.fingerprint
 
 
 KEYS: list[Any] = [

@@ -143,9 +143,9 @@ def test_the_overlay_is_half_the_picture(model, photo, tmp_path):
 def test_the_same_seed_gives_the_same_files_and_another_does_not(model, photo, tmp_path):
     for name, seed in (("one", 0), ("two", 0), ("three", 1)):
         list(segment_files(photo, Segmenter(model, SLOTS, seed), tmp_path / name))
-    one, two, three = (files_of(tmp_path / name / "photo") for name in ("one", "two", "three"))
-    assert one == two
-    assert one["labels.png"] != three["labels.png"]
+    first, second, third = (files_of(tmp_path / name / "photo") for name in ("one", "two", "three"))
+    assert first == second
+    assert first["labels.png"] != third["labels.png"]
 
 
 def test_fewer_slots_in_the_same_folder_leave_no_old_cut_out(model, photo, tmp_path):

@@ -297,7 +297,8 @@ def test_a_gradient_can_be_taken_inside_of_autocast(name):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         inside(inputs, slots=start)[0].square().sum().backward()
     ours, exact = (
-        torch.cat([one.grad.flatten() for one in each.parameters() if one.grad is not None]) for each in (inside, plain)
+        torch.cat([parameter.grad.flatten() for parameter in each.parameters() if parameter.grad is not None])
+        for each in (inside, plain)
     )
     assert (ours - exact).norm() < 0.05 * exact.norm()  # autocast halves the maps around the gathering
 

@@ -194,7 +194,7 @@ def test_the_papers_own_numbers_get_the_papers_marks() -> None:
     for study in MOVI_D.studies:
         for norm in MAIN:
             values = {metric: printed("movi-d", study, norm, metric) for metric in ("f_ari", "l2", "ari")}
-            parts.append(rows_of(study, norm, 1, {name: [one.median] for name, one in values.items() if one}))
+            parts.append(rows_of(study, norm, 1, {name: [number.median] for name, number in values.items() if number}))
     table = zero_shot(sections(*parts), MOVI_D)
     assert table is not None
     bold = {

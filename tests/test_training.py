@@ -83,10 +83,10 @@ def test_every_normalization_trains_and_learns(tmp_path: Path, scenes: Scenes, n
 
 
 def test_the_same_seed_gives_the_same_weights_and_another_seed_others(tmp_path: Path, scenes: Scenes) -> None:
-    one, same = (train(tiny.experiment(seed=3), tmp_path / name, data=scenes.directory) for name in "ab")
+    run, same = (train(tiny.experiment(seed=3), tmp_path / name, data=scenes.directory) for name in "ab")
     other = train(tiny.experiment(seed=4), tmp_path, data=scenes.directory)
-    assert_equal(state(one), state(same))
-    assert not torch.equal(state(one)["slot_attention.key.weight"], state(other)["slot_attention.key.weight"])
+    assert_equal(state(run), state(same))
+    assert not torch.equal(state(run)["slot_attention.key.weight"], state(other)["slot_attention.key.weight"])
 
 
 @pytest.mark.parametrize("workers", [1, 4])
