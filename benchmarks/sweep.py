@@ -67,9 +67,9 @@ def evaluate_plainly(model: PlainAutoencoder, scenes: Scenes, dim: int) -> list[
         labels = np.asarray(scenes.labels).reshape(len(scenes), -1)
         _, _, masks, reconstruction = model(images, torch.randn(len(images), number, dim), 5)
         predicted = masks.argmax(1).flatten(1).numpy()
-        for true, found in zip(labels, predicted, strict=True):
-            means.append(adjusted_rand_score(true[true > 0], found[true > 0]))
-            means.append(adjusted_rand_score(true, found))
+        for true, predicted_labels in zip(labels, predicted, strict=True):
+            means.append(adjusted_rand_score(true[true > 0], predicted_labels[true > 0]))
+            means.append(adjusted_rand_score(true, predicted_labels))
         means += (reconstruction - images).square().flatten(1).mean(1).tolist()
     return means
 

@@ -71,8 +71,8 @@ def _add_scores(path: Path, run: RunScores, data: Path | None) -> None:
         scenes = evaluation_scenes(model.experiment, test, num, data)
         rows = score(model, scenes, slots=slots)
         for number in slots:
-            found = [rows.where(slots=number, source="masks", metric=metric)["value"] for metric in _METRICS]
-            cells = " | ".join(f"{np.nanmean(values):.4f}" for values in found)
+            scores = [rows.where(slots=number, source="masks", metric=metric)["value"] for metric in _METRICS]
+            cells = " | ".join(f"{np.nanmean(values):.4f}" for values in scores)
             lines.append(f"| `{dataset}`, {len(scenes)} scenes, K {number} | {cells} |")
     weights.export(weights.unpack(path), path, "\n".join([_card(path), *lines, ""]))
 

@@ -84,9 +84,9 @@ def main() -> None:
     ]  # fmt: skip
     print("| masks | moving | sharing | coherence | the rule says |\n|---|---|---|---|---|")
     for name, labels, slots, confidence in cases:
-        found = judge_masks(soft(permuted(labels, slots), slots, confidence))
-        numbers = f"{found.moving:.2f} | {found.sharing:.2f} | {found.coherence:.2f}"
-        print(f"| {name} | {numbers} | {found.reason or 'binds'} |")
+        judgement = judge_masks(soft(permuted(labels, slots), slots, confidence))
+        numbers = f"{judgement.moving:.2f} | {judgement.sharing:.2f} | {judgement.coherence:.2f}"
+        print(f"| {name} | {numbers} | {judgement.reason or 'binds'} |")
 
 
 if __name__ == "__main__":

@@ -50,25 +50,25 @@ def by_hand(held: float = 0.9) -> torch.Tensor:
 
 
 def test_the_numbers_are_those_worked_out_by_hand() -> None:
-    found = {name: float(value) for name, value in measure_background(by_hand(), torch.tensor([TRUE])).items()}
-    assert list(found) == list(HELD_METRICS)
-    assert found["background_share"] == pytest.approx(0.9)
-    assert found["foreground_taken"] == 0.5
+    values = {name: float(value) for name, value in measure_background(by_hand(), torch.tensor([TRUE])).items()}
+    assert list(values) == list(HELD_METRICS)
+    assert values["background_share"] == pytest.approx(0.9)
+    assert values["foreground_taken"] == 0.5
     # slots of the four foreground pixels: 0 1 0 2, then 1 1 0 2, then 1 1 2 2; the truth is 1 1 2 2
-    assert found["f_ari/1"] == pytest.approx(-2 / 7)
-    assert found["f_ari/2"] == pytest.approx(4 / 7)
-    assert found["f_ari/3"] == 1.0
-    assert found["f_ari/10"] == 1.0
+    assert values["f_ari/1"] == pytest.approx(-2 / 7)
+    assert values["f_ari/2"] == pytest.approx(4 / 7)
+    assert values["f_ari/3"] == 1.0
+    assert values["f_ari/10"] == 1.0
 
 
 def test_each_image_has_its_own_slot_of_the_background() -> None:
     other = by_hand(0.5)[:, [2, 0, 1]]
     both = torch.cat([by_hand(), other])
-    found = measure_background(both, torch.tensor([TRUE, TRUE]))
-    assert found["background_share"].tolist() == pytest.approx([0.9, 0.5])
-    assert found["foreground_taken"].tolist() == [0.5, 0.5]
+    measured = measure_background(both, torch.tensor([TRUE, TRUE]))
+    assert measured["background_share"].tolist() == pytest.approx([0.9, 0.5])
+    assert measured["foreground_taken"].tolist() == [0.5, 0.5]
     for divisor in DIVISORS:
-        assert len(set(found[f"f_ari/{divisor}"].tolist())) == 1
+        assert len(set(measured[f"f_ari/{divisor}"].tolist())) == 1
     assert torch.equal(both[1:], other), "masks are left as they were"
 
 
@@ -89,7 +89,7 @@ def test_masks_over_tokens_are_scaled_and_small_maps_are_not() -> None:
     true = torch.randint(0, 4, (5, 8, 8), generator=generator)
     large = interpolate(masks.reshape(5, 4, 4, 4), (8, 8), mode="bilinear", align_corners=False)
     scaled, maps = measure_background(masks, true), measure_background(masks.reshape(5, 4, 4, 4), true)
-    for found, whole, compared in (
+    for measured, whole, compared in (
         (scaled, large, true),
         (maps, masks.reshape(5, 4, 4, 4), true[:, ::2, ::2]),
     ):
@@ -97,14 +97,14 @@ def test_masks_over_tokens_are_scaled_and_small_maps_are_not() -> None:
             empty, labels = (compared[image] == 0).numpy(), compared[image].numpy()
             mass = whole[image].numpy()[:, empty].sum(1)
             slot = int(mass.argmax())
-            assert float(found["background_share"][image]) == pytest.approx(mass.max() / mass.sum(), rel=1e-5)
+            assert float(measured["background_share"][image]) == pytest.approx(mass.max() / mass.sum(), rel=1e-5)
             won = (whole[image].argmax(0).numpy()[~empty] == slot).mean()
-            assert float(found["foreground_taken"][image]) == pytest.approx(won)
+            assert float(measured["foreground_taken"][image]) == pytest.approx(won)
             for divisor in DIVISORS:
                 weaker = whole[image].clone()
                 weaker[slot] /= divisor
                 expected = adjusted_rand_score(labels[~empty], weaker.argmax(0).numpy()[~empty])
-                assert float(found[f"f_ari/{divisor}"][image]) == pytest.approx(expected)
+                assert float(measured[f"f_ari/{divisor}"][image]) == pytest.approx(expected)
 
 
 @pytest.fixture(scope="module")
@@ -233,11 +233,11 @@ def test_the_table_has_the_scores_and_what_was_measured(report: Report) -> None:
 
 
 def test_a_small_share_keeps_three_decimals(section: Section) -> None:
-    found = made_up_diagnosis(section)
+    diagnosis = made_up_diagnosis(section)
     tiny_shares = {norm: dataclasses.replace(curve, runs={name: values / 1e4 for name, values in curve.runs.items()})
-                   for norm, curve in found.curves["foreground_taken"].items()}  # fmt: skip
-    found = dataclasses.replace(found, curves={**found.curves, "foreground_taken": tiny_shares})
-    held = background(section, found)
+                   for norm, curve in diagnosis.curves["foreground_taken"].items()}  # fmt: skip
+    diagnosis = dataclasses.replace(diagnosis, curves={**diagnosis.curves, "foreground_taken": tiny_shares})
+    held = background(section, diagnosis)
     assert held is not None
     assert "<u>0.000 ± 0.000</u>" in to_markdown(held.table)  # type: ignore[arg-type]
 

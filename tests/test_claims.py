@@ -414,10 +414,10 @@ def test_one_failed_run_is_an_example_and_none_takes_as_many_as_the_papers(
 def test_small_studies_stand_for_the_papers_and_say_so() -> None:
     rows = made_up("toy", slots=(2, 5, 7, 8, 11, 15, 20), images=60)
     outcomes = check_claims(divide(summarize(rows)), with_theory=False)
-    found = {outcome.claim.number: outcome for outcome in outcomes if outcome.scale}
-    assert {outcome.scale for outcome in found.values()} == {"toy"}
-    assert set(found) == {1, 2, 3, 4, 5, 6, 23}
-    first = found[1].findings[0]
+    by_number = {outcome.claim.number: outcome for outcome in outcomes if outcome.scale}
+    assert {outcome.scale for outcome in by_number.values()} == {"toy"}
+    assert set(by_number) == {1, 2, 3, 4, 5, 6, 23}
+    first = by_number[1].findings[0]
     assert first.holds
     assert "toy4, lost from K 7 to 20: Baseline" in first.numbers
     assert "toy10, lost from K 11 to 20" in first.numbers  # fewer are not enough for 10 objects and a background

@@ -16,14 +16,14 @@ def test_the_fast_convolution_rounds_no_worse_than_float32_and_is_repeatable(lay
     images = torch.randn(3, 16, 21, 21, requires_grad=True)
     assert convolution._is_fast(images, fast.weight) == torch.backends.nnpack.is_available()
     wide = images.detach().double().requires_grad_()
-    found, expected = fast(images), exact(wide)
-    cotangent = torch.randn_like(found)
-    gradients = torch.autograd.grad(found, (images, fast.weight, fast.bias), cotangent, retain_graph=True)
+    values, expected = fast(images), exact(wide)
+    cotangent = torch.randn_like(values)
+    gradients = torch.autograd.grad(values, (images, fast.weight, fast.bias), cotangent, retain_graph=True)
     wanted = torch.autograd.grad(expected, (wide, exact.weight, exact.bias), cotangent.double())
-    for value, reference_value in ((found, expected), *zip(gradients, wanted, strict=True)):
+    for value, reference_value in ((values, expected), *zip(gradients, wanted, strict=True)):
         assert (value - reference_value).abs().max() < 3e-6 * reference_value.abs().max()
-    again = torch.autograd.grad(found, (images, fast.weight, fast.bias), cotangent)
-    assert torch.equal(fast(images), found)
+    again = torch.autograd.grad(values, (images, fast.weight, fast.bias), cotangent)
+    assert torch.equal(fast(images), values)
     assert all(torch.equal(left, right) for left, right in zip(gradients, again, strict=True))
 
 
@@ -31,13 +31,13 @@ def test_the_fast_convolution_can_be_differentiated_twice():
     torch.manual_seed(0)
     fast, exact = convolution.Convolution(8, 8, 5), torch.nn.Conv2d(8, 8, 5, padding=2).double()
     exact.load_state_dict(fast.state_dict())
-    found = []
+    pairs = []
     for layer, images in ((fast, torch.randn(1, 8, 9, 9)), (exact, None)):
-        images = found[0][0].detach().double() if images is None else images
+        images = pairs[0][0].detach().double() if images is None else images
         images.requires_grad_()
         (first,) = torch.autograd.grad(layer(images).square().sum(), images, create_graph=True)
-        found.append((images, torch.autograd.grad(first.square().sum(), layer.weight)[0]))
-    assert (found[0][1] - found[1][1]).abs().max() < 1e-5 * found[1][1].abs().max()
+        pairs.append((images, torch.autograd.grad(first.square().sum(), layer.weight)[0]))
+    assert (pairs[0][1] - pairs[1][1]).abs().max() < 1e-5 * pairs[1][1].abs().max()
 
 
 def test_without_nnpack_the_usual_convolution_is_taken(monkeypatch):
@@ -60,14 +60,14 @@ def test_a_transposed_convolution_with_channels_last_rounds_no_worse_than_float3
     images = torch.randn(3, 16, 9, width).contiguous(memory_format=torch.channels_last).requires_grad_()
     assert convolution._has_channels_last(images)
     wide = images.detach().double().contiguous().requires_grad_()
-    found, expected = fast(images), exact(wide)
-    assert found.is_contiguous(memory_format=torch.channels_last)
-    cotangent = torch.randn_like(found)
-    gradients = torch.autograd.grad(found, (images, fast.weight, fast.bias), cotangent)
+    values, expected = fast(images), exact(wide)
+    assert values.is_contiguous(memory_format=torch.channels_last)
+    cotangent = torch.randn_like(values)
+    gradients = torch.autograd.grad(values, (images, fast.weight, fast.bias), cotangent)
     wanted = torch.autograd.grad(expected, (wide, exact.weight, exact.bias), cotangent.double())
     with torch.no_grad():
         evaluated = fast(images)
-    for value, reference in ((found, expected), (evaluated, expected), *zip(gradients, wanted, strict=True)):
+    for value, reference in ((values, expected), (evaluated, expected), *zip(gradients, wanted, strict=True)):
         assert (value - reference).abs().max() < 3e-6 * reference.abs().max()
 
 
@@ -79,12 +79,12 @@ def test_a_constant_map_is_spread_as_the_layer_does(kernel, stride, size):
     layer = convolution.TransposedConvolution(6, 4, kernel, stride).double()
     vectors = torch.randn(3, 6, dtype=torch.float64, requires_grad=True)
     reach = convolution.reach_of_taps(size, kernel, stride).double()
-    found = convolution.spread(vectors, layer.weight, reach)
+    values = convolution.spread(vectors, layer.weight, reach)
     expected = layer(vectors[:, :, None, None].expand(-1, -1, size, size)) - layer.bias[:, None, None]
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(values, expected, rtol=0, atol=1e-12)
     cotangent = torch.randn_like(expected)
     for gradients in zip(
-        *(torch.autograd.grad(made, (vectors, layer.weight), cotangent) for made in (found, expected)), strict=True
+        *(torch.autograd.grad(made, (vectors, layer.weight), cotangent) for made in (values, expected)), strict=True
     ):
         torch.testing.assert_close(*gradients, rtol=0, atol=1e-12)
 

@@ -62,14 +62,14 @@ def test_a_curve_holds_median_range_and_every_run() -> None:
              objects=3, slots=k, iterations=3, source="masks", metric="f_ari", value=[value, value])
         for seed, both in values.items() for k, value in zip((7, 11), both, strict=True)
     ]  # fmt: skip
-    found = curve(summarize(Rows.concat(parts)), "f_ari", "d")
-    assert found.x.tolist() == [7, 11]
-    assert found.median.tolist() == [0.8, 0.5]
-    assert found.low.tolist() == [0.7, 0.1]
-    assert found.high.tolist() == [0.9, 0.6]
-    assert found.deviation.tolist() == pytest.approx([0.1, 0.4])
-    assert found.count.tolist() == [3, 3]
-    assert {name: list(values) for name, values in found.runs.items()} == {
+    drawn = curve(summarize(Rows.concat(parts)), "f_ari", "d")
+    assert drawn.x.tolist() == [7, 11]
+    assert drawn.median.tolist() == [0.8, 0.5]
+    assert drawn.low.tolist() == [0.7, 0.1]
+    assert drawn.high.tolist() == [0.9, 0.6]
+    assert drawn.deviation.tolist() == pytest.approx([0.1, 0.4])
+    assert drawn.count.tolist() == [3, 3]
+    assert {name: list(values) for name, values in drawn.runs.items()} == {
         "r1": [0.9, 0.5],
         "r2": [0.7, 0.6],
         "r3": [0.8, 0.1],
@@ -79,11 +79,11 @@ def test_a_curve_holds_median_range_and_every_run() -> None:
 def test_a_run_that_was_evaluated_at_fewer_slots_leaves_a_gap_and_not_a_zero(rows: Rows) -> None:
     short = rows.where(run="clevr-6-7-weighted_sum-1", slots=(3, 7))
     rest = rows.where(run="clevr-6-7-weighted_sum-2")
-    found = curve(summarize(Rows.concat([short, rest])), "f_ari", "clevr6")
-    assert found.x.tolist() == list(SLOTS)
-    assert found.count.tolist() == [2, 2, 1, 1]
-    assert np.isnan(found.runs["clevr-6-7-weighted_sum-1"][2:]).all()
-    assert found.median[2] == found.runs["clevr-6-7-weighted_sum-2"][2]
+    drawn = curve(summarize(Rows.concat([short, rest])), "f_ari", "clevr6")
+    assert drawn.x.tolist() == list(SLOTS)
+    assert drawn.count.tolist() == [2, 2, 1, 1]
+    assert np.isnan(drawn.runs["clevr-6-7-weighted_sum-1"][2:]).all()
+    assert drawn.median[2] == drawn.runs["clevr-6-7-weighted_sum-2"][2]
 
 
 def test_grouping_by_objects_agrees_with_a_slow_loop(rows: Rows) -> None:
@@ -91,9 +91,9 @@ def test_grouping_by_objects_agrees_with_a_slow_loop(rows: Rows) -> None:
     seen = np.where(some["metric"] == "visible", np.where(some["image"] % 5 == 0, 1.0, some["value"]), some["value"])
     seen[(some["metric"] == "f_ari") & (some["image"] % 7 == 0)] = np.nan
     some = some.with_columns(value=seen)
-    found = curve(summarize(some), "f_ari", ("clevr6", "clevr10"), "objects", slots=11)
-    assert len(found.x) > 4
-    for count, value in zip(found.x.tolist(), found.median, strict=True):
+    drawn = curve(summarize(some), "f_ari", ("clevr6", "clevr10"), "objects", slots=11)
+    assert len(drawn.x) > 4
+    for count, value in zip(drawn.x.tolist(), drawn.median, strict=True):
         slow = slow_mean(some, "clevr-6-7-layer_norm-1", "clevr10", "f_ari", 11, count)
         assert value == pytest.approx(slow, abs=1e-12)
     against_slots = curve(summarize(some), "f_ari", "clevr6")
@@ -111,8 +111,8 @@ def test_object_counts_come_from_the_last_set_that_has_them() -> None:
         )  # fmt: skip
 
     rows = Rows.concat([run("toy4", [2, 3, 4], 0.9), run("toy7", [4, 5, 7], 0.5)])
-    found = curve(summarize(rows), "f_ari", ("toy4", "toy7"), "objects", slots=8)
-    assert dict(zip(found.x.tolist(), found.median.tolist(), strict=True)) == {2: 0.9, 3: 0.9, 4: 0.5, 5: 0.5, 7: 0.5}
+    drawn = curve(summarize(rows), "f_ari", ("toy4", "toy7"), "objects", slots=8)
+    assert dict(zip(drawn.x.tolist(), drawn.median.tolist(), strict=True)) == {2: 0.9, 3: 0.9, 4: 0.5, 5: 0.5, 7: 0.5}
 
 
 def test_the_figures_are_the_papers_six_panels_and_three_of_l2(section: Section) -> None:
@@ -142,10 +142,10 @@ def test_failed_runs_are_left_out_on_request_and_counted(section: Section) -> No
 
 def test_attention_is_drawn_apart_where_both_were_scored() -> None:
     rows = made_up("clevr-6-7", ["batch_norm"], [1], (7, 11), images=6, sources=("masks", "attention"))
-    found = {figure.name: figure for figure in figures(divide(summarize(rows))[0])}
-    assert [name.split()[-1] for name in found] == ["segmentation", "attention", "reconstruction"]
+    by_name = {figure.name: figure for figure in figures(divide(summarize(rows))[0])}
+    assert [name.split()[-1] for name in by_name] == ["segmentation", "attention", "reconstruction"]
     kinds = ("segmentation", "attention")
-    masks, attention = (found[f"clevr-6-7 {kind}"].rows[0][0].curves["batch_norm"] for kind in kinds)
+    masks, attention = (by_name[f"clevr-6-7 {kind}"].rows[0][0].curves["batch_norm"] for kind in kinds)
     assert (masks.median - attention.median).tolist() == pytest.approx([0.05, 0.05])
 
 
@@ -180,12 +180,16 @@ def test_property_figures_are_f_ari_and_five_distances_with_the_main_variants_be
 
 
 def test_colours_order_and_labels_come_from_the_registry() -> None:
-    found = looks(normalizations())
-    assert list(found) == list(normalizations())
-    assert [look.label for look in found.values()] == [scheme.label for scheme in normalizations().values()]
-    assert len({look.color for look in found.values()}) == len({look.marker for look in found.values()}) == len(found)
-    assert [look.dashed for look in found.values()] == [not scheme.keeps_mass for scheme in normalizations().values()]
-    assert looks(["batch_norm"])["batch_norm"] == found["batch_norm"]  # whoever else is drawn
+    by_norm = looks(normalizations())
+    assert list(by_norm) == list(normalizations())
+    assert [look.label for look in by_norm.values()] == [scheme.label for scheme in normalizations().values()]
+    assert (
+        len({look.color for look in by_norm.values()})
+        == len({look.marker for look in by_norm.values()})
+        == len(by_norm)
+    )
+    assert [look.dashed for look in by_norm.values()] == [not scheme.keeps_mass for scheme in normalizations().values()]
+    assert looks(["batch_norm"])["batch_norm"] == by_norm["batch_norm"]  # whoever else is drawn
     assert ordered(["zz", "batch_norm", "aa", "weighted_mean"]) == ["weighted_mean", "batch_norm", "aa", "zz"]
 
 
@@ -283,11 +287,11 @@ def test_the_data_of_all_curves_is_written_as_csv(section: Section) -> None:
     assert len(lines) == points
     wanted = {"norm": "layer_norm", "metric": "ari", "datasets": "clevr6", "against": "slots", "x": "11"}
     line = next(line for line in lines if wanted.items() <= line.items())
-    found = figure.rows[1][0].curves["layer_norm"]
-    place = found.x.tolist().index(11)
-    assert float(line["median"]) == pytest.approx(found.median[place], rel=1e-5)
+    drawn = figure.rows[1][0].curves["layer_norm"]
+    place = drawn.x.tolist().index(11)
+    assert float(line["median"]) == pytest.approx(drawn.median[place], rel=1e-5)
     assert [float(value) for value in line["values"].split()] == pytest.approx(
-        [float(values[place]) for values in found.runs.values()], rel=1e-5
+        [float(values[place]) for values in drawn.runs.values()], rel=1e-5
     )
     assert (line["section"], line["runs"], line["count"]) == ("a section", "all", "3")
 
@@ -349,8 +353,8 @@ def test_a_field_that_documents_leave_out_at_its_default_is_said_where_sections_
 
 def test_an_empty_curve_has_no_points() -> None:
     assert curve([], "f_ari", "clevr6").x.size == 0
-    found: Curve = curve([run_scores()], "ap@1", "clevr6")
-    assert not found.count.any()
+    drawn: Curve = curve([run_scores()], "ap@1", "clevr6")
+    assert not drawn.count.any()
 
 
 def test_a_figure_that_fails_or_takes_a_name_is_one_sentence(section: Section, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,14 +55,14 @@ def test_values_and_gradients_equal_the_plain_model_at_any_tile(kind, recompute,
     fast.recompute = recompute
     tile_of(monkeypatch, rows)
     slots.requires_grad_()
-    found = fast(inputs, slots=slots)
+    decomposition = fast(inputs, slots=slots)
     expected = plain(inputs, slots)
     for name, value in zip(("slots", "attention", "masks", "reconstruction"), expected, strict=True):
-        torch.testing.assert_close(getattr(found, name), value, rtol=0, atol=1e-12)
+        torch.testing.assert_close(getattr(decomposition, name), value, rtol=0, atol=1e-12)
     (for_slots,) = torch.autograd.grad(losses(*expected[2:], inputs), slots, retain_graph=True)
     losses(*expected[2:], inputs).backward()
     slots.grad = None
-    losses(found.masks, found.reconstruction, inputs).backward()
+    losses(decomposition.masks, decomposition.reconstruction, inputs).backward()
     torch.testing.assert_close(slots.grad, for_slots, rtol=0, atol=1e-10)
     gradients = {name: parameter.grad for name, parameter in plain.named_parameters()}
     for name, parameter in fast.named_parameters():
@@ -83,13 +83,13 @@ def test_the_broadcast_decoder_rounds_as_float32_does(strides, recompute):
     exact.load_state_dict(fast.state_dict())
     slots = torch.randn(3, 5, 6, requires_grad=True)
     wide = slots.detach().double().requires_grad_()
-    found, expected = fast.read(slots, slots)[2:4], exact.decoder(wide)
+    decoded, expected = fast.read(slots, slots)[2:4], exact.decoder(wide)
     with torch.no_grad():
         evaluated = fast.read(slots, slots)[2:4]
     weights = torch.linspace(-1, 1, 5)[:, None, None]
-    for masks, reconstruction in (found, expected):
+    for masks, reconstruction in (decoded, expected):
         (reconstruction.square().mean() + (masks.square() * weights).mean()).backward()
-    pairs = [*zip(found, expected, strict=True), *zip(evaluated, expected, strict=True), (slots.grad, wide.grad)]
+    pairs = [*zip(decoded, expected, strict=True), *zip(evaluated, expected, strict=True), (slots.grad, wide.grad)]
     gradients = {name: parameter.grad for name, parameter in exact.named_parameters()}
     pairs += [(parameter.grad, gradients[f"decoder.{name}"]) for name, parameter in fast.decoder.named_parameters()]
     for value, reference in pairs:
@@ -102,21 +102,23 @@ def test_evaluation_with_the_running_softmax_equals_the_plain_model(kind, rows, 
     fast, plain, inputs, slots = make(kind, num_slots=9)
     tile_of(monkeypatch, rows)
     with torch.no_grad():
-        found, expected = fast(inputs, slots=slots), plain(inputs, slots)
+        decomposition, expected = fast(inputs, slots=slots), plain(inputs, slots)
         alone = fast(inputs, slots=slots, reconstruct=False)
-    torch.testing.assert_close(found.masks, expected[2], rtol=0, atol=1e-12)
-    torch.testing.assert_close(found.reconstruction, expected[3], rtol=0, atol=1e-12)
+    torch.testing.assert_close(decomposition.masks, expected[2], rtol=0, atol=1e-12)
+    torch.testing.assert_close(decomposition.reconstruction, expected[3], rtol=0, atol=1e-12)
     torch.testing.assert_close(alone.masks, expected[2], rtol=0, atol=1e-12)
-    torch.testing.assert_close(found.masks.sum(1), torch.ones_like(found.masks[:, 0]), rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        decomposition.masks.sum(1), torch.ones_like(decomposition.masks[:, 0]), rtol=0, atol=1e-12
+    )
     assert alone.reconstruction is None
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_masks_alone_have_gradients(kind):
     fast, plain, inputs, slots = make(kind)
-    found, expected = fast(inputs, slots=slots, reconstruct=False).masks, plain(inputs, slots)[2]
+    masks, expected = fast(inputs, slots=slots, reconstruct=False).masks, plain(inputs, slots)[2]
     weights = torch.randn_like(expected)
-    (found * weights).sum().backward()
+    (masks * weights).sum().backward()
     (expected * weights).sum().backward()
     gradients = {name: parameter.grad for name, parameter in plain.named_parameters()}
     for name, parameter in fast.decoder.named_parameters():
@@ -129,8 +131,8 @@ def test_masks_alone_have_gradients(kind):
 def test_a_loss_of_one_output_alone_has_the_plain_gradients(kind, recompute, loss):
     fast, plain, inputs, slots = make(kind)
     fast.recompute = recompute
-    found, (_, _, *expected) = fast(inputs, slots=slots), plain(inputs, slots)
-    getattr(found, loss).square().sum().backward()
+    decomposition, (_, _, *expected) = fast(inputs, slots=slots), plain(inputs, slots)
+    getattr(decomposition, loss).square().sum().backward()
     expected[loss == "reconstruction"].square().sum().backward()
     gradients = {name: parameter.grad for name, parameter in plain.named_parameters()}
     for name, parameter in fast.decoder.named_parameters():
@@ -169,8 +171,8 @@ def test_frozen_weights_get_no_gradient_and_slots_do(kind):
             model.requires_grad_(False)
         start = slots.clone().requires_grad_()
         (expected,) = torch.autograd.grad(losses(*plain(inputs, start)[2:], inputs), start)
-        found = fast(inputs, slots=start)
-        losses(found.masks, found.reconstruction, inputs).backward()
+        decomposition = fast(inputs, slots=start)
+        losses(decomposition.masks, decomposition.reconstruction, inputs).backward()
         torch.testing.assert_close(start.grad, expected, rtol=0, atol=1e-10)
         assert all(parameter.grad is None for parameter in fast.parameters())
 
@@ -201,11 +203,11 @@ def test_autocast_gives_nearly_the_same_and_finite_gradients(kind, recompute):
     fast.recompute = recompute
     exact = fast(inputs, slots=slots)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = fast(inputs, slots=slots)
+        decomposition = fast(inputs, slots=slots)
         with torch.no_grad():
             evaluated = fast(inputs, slots=slots)
-    losses(found.masks.float(), found.reconstruction.float(), inputs).backward()
-    for outcome in (found, evaluated):
+    losses(decomposition.masks.float(), decomposition.reconstruction.float(), inputs).backward()
+    for outcome in (decomposition, evaluated):
         assert (outcome.masks.float() - exact.masks).abs().max() < 0.05
         torch.testing.assert_close(outcome.masks.float().sum(1), torch.ones_like(exact.masks[:, 0]), rtol=0, atol=0.02)
         assert (

@@ -57,7 +57,7 @@ def bundle(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def found(bundle):
+def shown_demo(bundle):
     return demo.run_demo(3, bundle)
 
 
@@ -70,12 +70,12 @@ def copy(bundle, tmp_path):
     return folder
 
 
-def test_the_table_has_the_scores_of_the_models_on_new_scenes(found, bundle, tmp_path):
-    assert found.slots == (5, 10, 15)
+def test_the_table_has_the_scores_of_the_models_on_new_scenes(shown_demo, bundle, tmp_path):
+    assert shown_demo.slots == (5, 10, 15)
     toy = experiments.study("toy")
     few = toy.tests[0]
     scenes = build_scenes(toy.experiment.scenes.spec("test", few.objects), 3, tmp_path / "scenes")
-    values = found.values(few.name)
+    values = shown_demo.values(few.name)
     assert list(values) == list(NORMS)
     for norm in NORMS:
         rows = score(slotnorm.load(bundle / f"toy-{norm}.safetensors"), scenes, [10], source="masks")
@@ -83,11 +83,11 @@ def test_the_table_has_the_scores_of_the_models_on_new_scenes(found, bundle, tmp
             assert values[norm][metric][1] == pytest.approx(np.nanmean(rows.where(metric=metric)["value"]), rel=1e-6)
 
 
-def test_every_number_of_slots_up_to_three_times_the_training_one_is_looked_at(found):
+def test_every_number_of_slots_up_to_three_times_the_training_one_is_looked_at(shown_demo):
     for test in experiments.study("toy").tests:
-        assert found.section.slots(test.name) == list(range(2, 16))
-    assert found.report.sections[0].illustration.slots == list(range(2, 16))
-    assert all(run.failed is not None for run in found.section.runs)
+        assert shown_demo.section.slots(test.name) == list(range(2, 16))
+    assert shown_demo.report.sections[0].illustration.slots == list(range(2, 16))
+    assert all(run.failed is not None for run in shown_demo.section.runs)
 
 
 def test_the_verb_prints_draws_writes_and_needs_no_cache(bundle, tmp_path, monkeypatch, capsys):
@@ -114,8 +114,8 @@ def test_the_verb_prints_draws_writes_and_needs_no_cache(bundle, tmp_path, monke
     assert (out / "index.html").read_text() == html, "the same command gives the same page"
 
 
-def test_without_a_browser_it_says_where_the_page_is(found, bundle, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(demo, "run_demo", lambda num, device: found)
+def test_without_a_browser_it_says_where_the_page_is(shown_demo, bundle, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(demo, "run_demo", lambda num, device: shown_demo)
     opened = []
     monkeypatch.setattr(webbrowser, "open", lambda address: opened.append(address) or True)
     main(["demo", "--open", "--out", str(tmp_path)])

@@ -47,7 +47,7 @@ def measured(model: SlotModel, scenes: Scenes, slots: Any = (2, 8)) -> Rows:
 
 def traces(model: SlotModel, scenes: Scenes, slots: int) -> list[tuple[int, list[Iteration]]]:
     """Every scene by itself: its number and the layer's trace with the noise of the evaluation."""
-    decomposer, found = Decomposer(model, scenes), []
+    decomposer, traces = Decomposer(model, scenes), []
     with evaluating(model):
         for group in decomposer.groups(np.arange(len(scenes))):
             _, tokens = decomposer.encode(group)
@@ -56,8 +56,8 @@ def traces(model: SlotModel, scenes: Scenes, slots: int) -> list[tuple[int, list
                 trace = model.slot_attention.trace(
                     tokens[place : place + 1], noise=noise[place : place + 1], iterations=decomposer.iterations
                 )
-                found.append((int(scenes.index[group[place]]), trace))
-    return found
+                traces.append((int(scenes.index[group[place]]), trace))
+    return traces
 
 
 @pytest.mark.parametrize("norm", list(normalizations()))
@@ -130,9 +130,9 @@ def test_before_training_it_is_said_why_no_mass_can_be_read_off(scenes: Scenes) 
     assert "norm_input.bias is 0, as it is before training" in rows.header["mass"]["refused"]
     assert rows.header["mass"]["pairs"]["8"] == []
     assert np.isnan(rows.where(metric="mass_error")["value"]).all()
-    found = diagnostics("toy", [rows])
-    assert "norm_input.bias" in found.refused["weighted_sum"]
-    ElementTree.fromstring(draw_diagnostics(found)["svg"])
+    summary = diagnostics("toy", [rows])
+    assert "norm_input.bias" in summary.refused["weighted_sum"]
+    ElementTree.fromstring(draw_diagnostics(summary)["svg"])
 
 
 def test_measuring_leaves_the_model_as_it_was(scenes: Scenes) -> None:
@@ -148,14 +148,14 @@ def test_rows_of_several_runs_become_curves_and_one_drawing(scenes: Scenes, tmp_
     parts = [measured(model_of(norm), scenes) for norm in ("batch_norm", "weighted_mean")]
     tripled = parts[0]["value"] * np.where(parts[0]["metric"] == "visible", 1, 3)
     second = parts[0].with_columns(run="toy-batch_norm-2", seed=2, value=tripled)
-    found = diagnostics("toy", [*parts, second])
-    assert list(found.curves["occupied"]) == ["weighted_mean", "batch_norm"]
-    assert found.counts == {"weighted_mean": "1 run", "batch_norm": "2 runs"}
-    curve = found.curves["update_norm"]["batch_norm"]
+    summary = diagnostics("toy", [*parts, second])
+    assert list(summary.curves["occupied"]) == ["weighted_mean", "batch_norm"]
+    assert summary.counts == {"weighted_mean": "1 run", "batch_norm": "2 runs"}
+    curve = summary.curves["update_norm"]["batch_norm"]
     assert curve.x.tolist() == [2, TRAIN_SLOTS, 8]
     np.testing.assert_allclose(curve.median, 2 * curve.low)  # of x and 3 x
-    assert set(found.mass_errors) == {"batch_norm"}
-    files = draw_diagnostics(found)
+    assert set(summary.mass_errors) == {"batch_norm"}
+    files = draw_diagnostics(summary)
     svg = files["svg"].decode()
     ElementTree.fromstring(svg)
     for words in ("mass read off the codes", "variance of", "Batch Norm (2 runs)", "trained"):

@@ -31,19 +31,19 @@ def rows() -> Rows:
 
 
 @pytest.fixture(scope="module")
-def found(rows: Rows) -> tuple[Effect, ...]:
+def measured(rows: Rows) -> tuple[Effect, ...]:
     return effects([section_of(rows)])
 
 
-def of(found: tuple[Effect, ...], dataset: str = "clevr6", metric: str = "f_ari", which: str = ALL) -> Effect:
+def of(measured: tuple[Effect, ...], dataset: str = "clevr6", metric: str = "f_ari", which: str = ALL) -> Effect:
     (effect,) = (
-        effect for effect in found if (effect.dataset, effect.metric, effect.which) == (dataset, metric, which)
+        effect for effect in measured if (effect.dataset, effect.metric, effect.which) == (dataset, metric, which)
     )
     return effect
 
 
-def test_a_change_is_the_median_of_the_runs_differences_of_means(rows: Rows, found: tuple[Effect, ...]) -> None:
-    effect = of(found)
+def test_a_change_is_the_median_of_the_runs_differences_of_means(rows: Rows, measured: tuple[Effect, ...]) -> None:
+    effect = of(measured)
     assert effect.slots == (7, 21)
     change = effect.change("layer_norm")
     assert change is not None
@@ -72,7 +72,7 @@ def test_a_median_of_differences_and_a_difference_of_medians_are_told_apart() ->
     assert "0.60000,0.50000,-0.10000,-0.40000 -0.05000 -0.03000" in lower[0]
 
 
-def test_intervals_are_those_of_a_plain_bootstrap(rows: Rows, found: tuple[Effect, ...]) -> None:
+def test_intervals_are_those_of_a_plain_bootstrap(rows: Rows, measured: tuple[Effect, ...]) -> None:
     """The same statistic, resample by resample in a loop with other draws, gives the same interval within noise."""
     random, scored = np.random.default_rng(3), {}
     for norm in ("weighted_mean", "batch_norm"):
@@ -89,7 +89,7 @@ def test_intervals_are_those_of_a_plain_bootstrap(rows: Rows, found: tuple[Effec
     plain = np.percentile(draws, [2.5, 97.5])
     (pair,) = (
         difference
-        for difference in of(found, "clevr10").differences
+        for difference in of(measured, "clevr10").differences
         if (difference.norm, difference.than) == ("batch_norm", "weighted_mean")
     )
     assert pair.interval is not None
@@ -120,11 +120,11 @@ def test_normalizations_are_compared_on_the_same_scenes() -> None:
 
 def test_one_run_is_over_scenes_only_and_three_are_rough() -> None:
     for seeds, over, said in (((1,), "scenes", "1 (over scenes only)"), ((1, 2, 3), "scenes and runs", "3 (rough)")):
-        found = effects([section_of(made_up(norms=("batch_norm",), seeds=seeds, slots=SLOTS, images=8))])
-        change = of(found).change("batch_norm")
+        measured = effects([section_of(made_up(norms=("batch_norm",), seeds=seeds, slots=SLOTS, images=8))])
+        change = of(measured).change("batch_norm")
         assert change is not None
         assert (change.over, change.rough) == (over, True)
-        assert said in to_markdown(found)
+        assert said in to_markdown(measured)
     five = of(effects([section_of(made_up(norms=("batch_norm",), seeds=range(5), slots=SLOTS, images=8))]))
     assert not five.changes[0].rough
 
@@ -147,15 +147,15 @@ def test_a_metric_of_a_whole_set_has_an_interval_over_runs_and_none_of_one_run(r
 
 def test_failed_runs_count_and_are_left_out_beside_it(rows: Rows) -> None:
     failed = ("clevr-6-7-weighted_mean-1", "clevr-6-7-weighted_mean-2", "clevr-6-7-weighted_mean-3")
-    found = effects([section_of(rows, failed)])
-    assert of(found).change("weighted_mean") is not None
-    kept = of(found, which=WITHOUT_FAILED)
+    measured = effects([section_of(rows, failed)])
+    assert of(measured).change("weighted_mean") is not None
+    kept = of(measured, which=WITHOUT_FAILED)
     assert kept.change("weighted_mean") is None
     assert {pair.than for pair in kept.differences} == {"layer_norm"}
 
 
-def test_the_groups_are_compared_where_all_four_were_run(found: tuple[Effect, ...]) -> None:
-    effect = of(found)
+def test_the_groups_are_compared_where_all_four_were_run(measured: tuple[Effect, ...]) -> None:
+    effect = of(measured)
     changes = {change.norm: change.median for change in effect.changes}
     pair = effect.differences[-1]
     assert (pair.norm, pair.than) == PROPOSED_LESS_OTHERS
@@ -201,8 +201,8 @@ def test_runs_beside_are_compared_with_and_not_told_twice() -> None:
     assert [change.norm for change in effect.changes] == ["unnormalized", "kd_layer_norm"]
 
 
-def test_the_forest_plot_has_a_row_for_each_and_is_drawn_alike_twice(found: tuple[Effect, ...]) -> None:
-    drawn = forests(found)
+def test_the_forest_plot_has_a_row_for_each_and_is_drawn_alike_twice(measured: tuple[Effect, ...]) -> None:
+    drawn = forests(measured)
     assert [forest.name for forest in drawn] == ["effect", "effect with more objects", "effect differences"]
     assert drawn[0].groups[0].rows[0].label == "Baseline (3 runs)"
     assert len(drawn[2].groups[0].rows) == 5

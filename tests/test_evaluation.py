@@ -91,7 +91,7 @@ def slow_count(masks: np.ndarray) -> int:
 
 def slow_rows(model: SlotModel, scenes: Scenes, number: int, kind: str) -> dict[tuple[int, str, str], float]:
     """{(image, source, metric): value}, one image at a time, straight from the model."""
-    found: dict[tuple[int, str, str], float] = {}
+    scores: dict[tuple[int, str, str], float] = {}
     for position, image in enumerate(scenes.index.tolist()):
         noise = torch.from_numpy(randomness.slot_noise(0, "evaluation", [(image, number)], number, 8))
         if kind == "features":
@@ -108,15 +108,15 @@ def slow_rows(model: SlotModel, scenes: Scenes, number: int, kind: str) -> dict[
             grids = [masks.reshape(1, number, -1, side) for masks, side in zip(made[2:0:-1], sides, strict=True)]
             large = [interpolate(grid, (8, 8), mode="bilinear") for grid in grids]
             maps = {"masks": (large[0][0], true), "attention": (large[1][0], true)}
-            found[image, "masks", "l2"] = float((made.reconstruction - inputs).square().mean())
+            scores[image, "masks", "l2"] = float((made.reconstruction - inputs).square().mean())
         for source, (masks, compared) in maps.items():
             for metric, value in slow_scores(compared, masks.argmax(0).numpy()).items():
-                found[image, source, metric] = value
+                scores[image, source, metric] = value
             raw = made.masks if source == "masks" or kind == "properties" else made.attention
             side = math.isqrt(raw.flatten(2).shape[-1])
             counted = slow_count(raw[0].reshape(number, side, side).numpy())
-            found[image, source, "count"] = abs(counted - int(scenes.counts[position]))
-    return found
+            scores[image, source, "count"] = abs(counted - int(scenes.counts[position]))
+    return scores
 
 
 @pytest.mark.parametrize("kind", MODELS)
@@ -158,10 +158,10 @@ def test_no_bit_depends_on_batch_size_or_on_which_other_slots_scenes_and_sources
     assert Rows.concat(halves).equals(whole)
     some = scenes[np.array([31, 4, 9, 3, 20, 5])]
     of_images = whole.where(image=some.index, slots=[4, 7])
-    found = sn.score(model, some, slots=[7, 4])
+    rows = sn.score(model, some, slots=[7, 4])
     for image in some.index.tolist():
         for number in (4, 7):
-            part = found.where(image=image, slots=number)
+            part = rows.where(image=image, slots=number)
             assert part.equals(of_images.where(image=image, slots=number))
     if kind != "properties":
         attention = sn.score(model, scenes, slots=[5], source="attention")

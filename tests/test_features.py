@@ -89,20 +89,20 @@ def test_a_cnn_gives_its_last_map_in_row_major_order(tmp_path, images):
     backbone = timm_backbone(CNN, tmp_path / "cnn.pth")
     with torch.no_grad():
         grid = model.forward_features(normalised(images, model))
-    found = backbone(images)
+    tokens = backbone(images)
     assert grid.shape[2:] == (5, 5)
-    torch.testing.assert_close(found[:, 7], grid[:, :, 1, 2], atol=1e-4, rtol=1e-4)
-    assert found.shape == (3, 25, grid.shape[1])
+    torch.testing.assert_close(tokens[:, 7], grid[:, :, 1, 2], atol=1e-4, rtol=1e-4)
+    assert tokens.shape == (3, 25, grid.shape[1])
 
 
 def test_a_model_without_intermediate_maps_gives_its_features_too(tmp_path, images):
     model = new_model("test_nfnet")
     assert not hasattr(model, "forward_intermediates")
     torch.save(model.state_dict(), tmp_path / "other.pth")
-    found = timm_backbone("test_nfnet", tmp_path / "other.pth")(images)
+    tokens = timm_backbone("test_nfnet", tmp_path / "other.pth")(images)
     with torch.no_grad():
         grid = model.forward_features(normalised(images, model))
-    torch.testing.assert_close(found, grid.flatten(2).mT, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(tokens, grid.flatten(2).mT, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("protocol", ["paper", "authors"])

@@ -24,8 +24,8 @@ def options(*verb: str) -> str:
     with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
         main([*words, "--help"])
     shown = re.sub(r"--\[no-\]([a-z-]+)", r"--\1 --no-\1", text.getvalue())
-    found = re.findall(r"(?<![\w-])--[a-z][a-z0-9.-]*", shown)
-    return " ".join(sorted({option.rstrip(".") for option in found} - {"--help"}))
+    options = re.findall(r"(?<![\w-])--[a-z][a-z0-9.-]*", shown)
+    return " ".join(sorted({option.rstrip(".") for option in options} - {"--help"}))
 
 
 def described() -> str:

@@ -86,15 +86,15 @@ def test_a_larger_request_continues_from_the_smaller_set_and_leaves_it(cache, mo
 def test_a_set_that_another_process_makes_is_waited_for(cache, caplog):
     folder = cache / "data" / "generated" / identify(TINY) / "8"
     builder = Builder(folder, generator.fields(TINY), 8, provenance(TINY), properties=_names(TINY))
-    found = []
-    waiting = threading.Thread(target=lambda: found.append(cached(TINY, 8)))
+    sets = []
+    waiting = threading.Thread(target=lambda: sets.append(cached(TINY, 8)))
     waiting.start()
     while "waiting" not in caplog.text and waiting.is_alive():
         time.sleep(0.02)
     builder.append(**render(TINY, range(8)))
     builder.finish()
     waiting.join(timeout=30)
-    assert len(found[0]) == 8
+    assert len(sets[0]) == 8
 
 
 def _names(spec: SceneSpec) -> dict[str, tuple[str, ...]]:

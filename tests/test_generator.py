@@ -83,15 +83,15 @@ def test_objects_keep_their_distance(spec):
 
 def test_the_number_of_objects_is_uniform_over_the_range():
     counts = render(SceneSpec((2, 6), 16, style="flat", shapes=("disc",), radius=(0.12, 0.13)), range(500))["counts"]
-    found = np.bincount(counts, minlength=7)[2:]
-    assert stats.chisquare(found).pvalue > 1e-3
+    histogram = np.bincount(counts, minlength=7)[2:]
+    assert stats.chisquare(histogram).pvalue > 1e-3
 
 
 def test_property_values_are_equally_likely():
     chunk = render(SceneSpec((4, 6), 32, seed=9), range(120))
     for field, values in (("shape", 3), ("size", 2), ("material", 2), ("color", 8)):
-        found = np.bincount(chunk[field][chunk[field] > 0], minlength=values + 1)[1:]
-        assert stats.chisquare(found).pvalue > 1e-3, field
+        histogram = np.bincount(chunk[field][chunk[field] > 0], minlength=values + 1)[1:]
+        assert stats.chisquare(histogram).pvalue > 1e-3, field
 
 
 def test_more_than_ten_objects_are_smaller():
@@ -272,8 +272,8 @@ def test_the_hash_names_the_scenes_and_not_how_they_are_written_down():
     others = [dataclasses.replace(plain, **change) for change in changes]
     assert len({identify(spec) for spec in (plain, *others)}) == 1 + len(changes)
     command = "from slotnorm.data.generator import SceneSpec, identify; print(identify(SceneSpec((3, 6), 64, seed=1)))"
-    found = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == identify(plain)
+    done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == identify(plain)
 
 
 def test_the_hash_changes_with_the_version(monkeypatch):

@@ -252,8 +252,8 @@ def slow_average_precision(predictions, targets, distance):
         hits.append(hit)
         if hit:
             taken.add(chosen)
-    found = np.cumsum(hits)
-    precision, recall = found / np.arange(1, len(hits) + 1), found / targets[..., -1].sum()
+    hits_so_far = np.cumsum(hits)
+    precision, recall = hits_so_far / np.arange(1, len(hits) + 1), hits_so_far / targets[..., -1].sum()
     area, before = 0.0, 0.0
     for at in range(len(hits)):
         area += (recall[at] - before) * precision[at:].max()

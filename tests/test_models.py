@@ -46,8 +46,8 @@ def load(model: SlotModel, weights: dict[str, Tensor]) -> SlotModel:
     return model
 
 
-def near(found: Tensor, expected: Tensor, tolerance: float = 1e-9) -> None:
-    torch.testing.assert_close(found.detach(), expected, rtol=0, atol=tolerance, check_dtype=False)
+def near(actual: Tensor, expected: Tensor, tolerance: float = 1e-9) -> None:
+    torch.testing.assert_close(actual.detach(), expected, rtol=0, atol=tolerance, check_dtype=False)
 
 
 @pytest.mark.parametrize("way", ["kept", "recomputed", "evaluated"])
@@ -57,11 +57,11 @@ def test_image_autoencoder_gives_the_authors_numbers(way):
         ImageAutoencoder(channels=6, dim=6, normalization="weighted_mean", recompute=way == "recomputed"), weights
     )
     with torch.set_grad_enabled(way != "evaluated"):
-        found = model(stored["image"], slots=stored["slots_init"])
-    near(found.slots, stored["slots"])
-    near(found.masks[..., ::8, ::8], stored["masks"])
-    near(found.reconstruction[..., ::8, ::8], stored["reconstruction"])
-    near(mse_loss(found.reconstruction, stored["image"].double()), stored["loss"])
+        decomposition = model(stored["image"], slots=stored["slots_init"])
+    near(decomposition.slots, stored["slots"])
+    near(decomposition.masks[..., ::8, ::8], stored["masks"])
+    near(decomposition.reconstruction[..., ::8, ::8], stored["reconstruction"])
+    near(mse_loss(decomposition.reconstruction, stored["image"].double()), stored["loss"])
 
 
 @pytest.mark.parametrize("way", ["kept", "recomputed", "evaluated"])
@@ -69,23 +69,23 @@ def test_feature_autoencoder_gives_the_authors_numbers(way):
     weights, stored = golden("feature_autoencoder")
     model = load(FeatureAutoencoder(49, 24, 16, 32, 64, recompute=way == "recomputed"), weights)
     with torch.set_grad_enabled(way != "evaluated"):
-        found = model(stored["features"], slots=stored["slots_init"])
-    near(found.slots, stored["slots"])
-    near(found.masks, stored["masks"])
-    near(found.reconstruction, stored["reconstruction"])
-    near(mse_loss(found.reconstruction, stored["features"]), stored["loss"])
+        decomposition = model(stored["features"], slots=stored["slots_init"])
+    near(decomposition.slots, stored["slots"])
+    near(decomposition.masks, stored["masks"])
+    near(decomposition.reconstruction, stored["reconstruction"])
+    near(mse_loss(decomposition.reconstruction, stored["features"]), stored["loss"])
 
 
 def test_set_predictor_gives_the_authors_numbers():
     weights, stored = golden("set_predictor")
     model = load(SetPredictor(channels=8, dim=8), weights)
-    found = model(stored["image"], slots=stored["slots_init"])
-    near(found.predictions, stored["predictions"])
-    near(found.attention, stored["attention"], 1e-7)  # stored in float32
-    near(matching_loss(found.predictions, stored["targets"]), stored["loss"])
-    assert found.masks.shape == (2, 10, 32, 32)
-    assert torch.equal(found.masks.flatten(2), found.attention)
-    assert found.reconstruction is None
+    decomposition = model(stored["image"], slots=stored["slots_init"])
+    near(decomposition.predictions, stored["predictions"])
+    near(decomposition.attention, stored["attention"], 1e-7)  # stored in float32
+    near(matching_loss(decomposition.predictions, stored["targets"]), stored["loss"])
+    assert decomposition.masks.shape == (2, 10, 32, 32)
+    assert torch.equal(decomposition.masks.flatten(2), decomposition.attention)
+    assert decomposition.reconstruction is None
 
 
 def test_the_defaults_are_the_papers_tables():
@@ -157,17 +157,17 @@ def test_the_family_trains_at_other_sizes(arguments):
     images = torch.rand(4, 3, size, size) * 2 - 1
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     noise = torch.randn(4, 5, arguments["dim"])
-    losses = []
+    gradients = []
     for _ in range(12):
-        found = model(images, noise=noise)
-        loss = mse_loss(found.reconstruction, images)
+        decomposition = model(images, noise=noise)
+        loss = mse_loss(decomposition.reconstruction, images)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        losses.append(loss.item())
-    assert found.masks.shape == (4, 5, size, size)
-    assert found.reconstruction.shape == images.shape
-    assert losses[-1] < losses[0]
+        gradients.append(loss.item())
+    assert decomposition.masks.shape == (4, 5, size, size)
+    assert decomposition.reconstruction.shape == images.shape
+    assert gradients[-1] < gradients[0]
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
@@ -222,9 +222,9 @@ def test_every_normalization_serves_every_model(name):
         (SetPredictor(16, 8, 8, 5, 16, name, strides=(1, 2)), images),
         (FeatureAutoencoder(9, 12, 8, 16, 16, name), torch.randn(2, 9, 12)),
     ):
-        found = model(inputs, num_slots=4)
-        assert found.slots.shape == (2, 4, 8)
-        torch.testing.assert_close(found.masks.sum(1), torch.ones_like(found.masks[:, 0]))
+        decomposition = model(inputs, num_slots=4)
+        assert decomposition.slots.shape == (2, 4, 8)
+        torch.testing.assert_close(decomposition.masks.sum(1), torch.ones_like(decomposition.masks[:, 0]))
 
 
 def small_models() -> list[tuple[SlotModel, Tensor]]:
@@ -282,16 +282,16 @@ def test_weights_are_found_by_functional_call():
         for value in other.values():
             value.requires_grad_()
         noise = torch.randn(3, 4, 6).double()
-        found = []
+        losses = []
         for recompute in (False, True):
             model.recompute = recompute
             outputs = torch.func.functional_call(model, other, (inputs,), {"noise": noise})
             loss = sum(
                 output.square().sum() for output in (outputs.masks, outputs.reconstruction) if output is not None
             )
-            found.append(torch.autograd.grad(loss, list(other.values()), allow_unused=True))
+            losses.append(torch.autograd.grad(loss, list(other.values()), allow_unused=True))
         assert all(parameter.grad is None for parameter in model.parameters())
-        for left, right in zip(*found, strict=True):
+        for left, right in zip(*losses, strict=True):
             if left is not None:
                 torch.testing.assert_close(left, right, rtol=0, atol=1e-9)
 
@@ -314,8 +314,8 @@ def test_exported_models_keep_batch_and_slots_free():
     exported = torch.export.export(MasksAndReconstruction(), (inputs, noise), dynamic_shapes=shapes).module()
     inputs, noise = torch.rand(3, 3, 32, 32), torch.randn(3, 7, 6)
     with torch.no_grad():
-        for found, expected in zip(exported(inputs, noise), model(inputs, noise=noise)[2:4], strict=True):
-            torch.testing.assert_close(found, expected)
+        for result, expected in zip(exported(inputs, noise), model(inputs, noise=noise)[2:4], strict=True):
+            torch.testing.assert_close(result, expected)
 
 
 REFUSED = {

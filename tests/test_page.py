@@ -100,8 +100,8 @@ def test_the_finding_and_the_slider_come_first_then_the_contents_then_the_articl
     places = {name: place for place, (_, attributes) in enumerate(page.elements) for name in attributes.values()}
     order = ("finding", "explorer", "hedges", "contents", "what-is-a-slot", "scores", "normalizations", "more-slots")
     order += ("effect", "more-objects", "reconstruction", "background", "failed-runs", "claims", "tables", "provenance")
-    found = [places[name] for name in order]
-    assert found == sorted(found)
+    positions = [places[name] for name in order]
+    assert positions == sorted(positions)
     listed = [attributes["href"][1:] for attributes in page.all("a") if attributes["href"] != "#top"]
     headings = [attributes["id"] for attributes in page.all("h2") if "id" in attributes]
     assert listed == headings, "everything is in the table of contents"
@@ -313,8 +313,8 @@ def test_the_figure_on_the_background_is_there_with_its_words_and_readings(repor
 def test_diagnostics_are_drawn_where_they_were_measured(report):
     curves = report.sections[0].results.figures[0].rows[0][0].curves
     measured = {"occupied": curves, "update_norm_ratio": {}}
-    found = Diagnostics("toy", "toy4", 5, measured, {}, {}, {}, dict.fromkeys(MAIN, "3 runs"))
-    sections = (dataclasses.replace(report.sections[0], diagnostics=found, illustration=None),)
+    diagnosis = Diagnostics("toy", "toy4", 5, measured, {}, {}, {}, dict.fromkeys(MAIN, "3 runs"))
+    sections = (dataclasses.replace(report.sections[0], diagnostics=diagnosis, illustration=None),)
     parsed = Parsed(render(dataclasses.replace(report, sections=sections)))
     assert "Appendix: inside the models" in parsed.inside["h2"]
     titles = [title for title in parsed.inside["h4"] if title.startswith("Slots that hold")]

@@ -578,11 +578,11 @@ def test_axe_finds_nothing_serious(driver, address, features, width):
     )
     driver.set_script_timeout(120)
     driver.execute_script(AXE.read_text(encoding="utf-8"))
-    found = driver.execute_async_script("axe.run(document).then(arguments[0])")
-    assert found["passes"], "no rule was asked"
+    audit = driver.execute_async_script("axe.run(document).then(arguments[0])")
+    assert audit["passes"], "no rule was asked"
     bad = [
         (rule["id"], rule["impact"], [node["target"] for node in rule["nodes"][:3]], rule["nodes"][0]["failureSummary"])
-        for rule in found["violations"]
+        for rule in audit["violations"]
         if rule["impact"] in ("serious", "critical")
     ]
     assert bad == []

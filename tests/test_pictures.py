@@ -62,16 +62,16 @@ def test_slots_have_the_colour_of_what_they_cover_whatever_their_number_k_or_var
 
 
 def test_without_true_masks_the_first_run_at_its_training_number_of_slots_is_the_reference() -> None:
-    found = illustrate(
+    illustration = illustrate(
         [examples("batch_norm", 2, with_labels=False), examples("weighted_mean", 1, with_labels=False)], 6
     )
-    assert list(found.examples) == ["weighted_mean", "batch_norm"]
-    first = found.segmentation("weighted_mean", 6)
+    assert list(illustration.examples) == ["weighted_mean", "batch_norm"]
+    first = illustration.segmentation("weighted_mean", 6)
     assert len(np.unique(first[0].reshape(-1, 3), axis=0)) == 4
-    for norm in found.examples:
-        for k in found.slots:
-            np.testing.assert_array_equal(found.segmentation(norm, k), first)
-    assert found.truth() is None
+    for norm in illustration.examples:
+        for k in illustration.slots:
+            np.testing.assert_array_equal(illustration.segmentation(norm, k), first)
+    assert illustration.truth() is None
 
 
 def test_slots_left_over_keep_their_colours_from_one_k_to_the_next() -> None:
@@ -223,12 +223,14 @@ def test_examples_show_what_was_scored(tmp_path: Path, kind: str) -> None:
     with evaluating(model):
         for group in decomposer.groups(np.arange(6)):
             _, tokens = decomposer.encode(group)
-            found = decomposer.decompose(tokens, decomposer.scene_noise(0, group, 5), reconstruct=True)
-            masks = as_maps(found.masks)[torch.from_numpy(group >= 0)].numpy()
+            decomposition = decomposer.decompose(tokens, decomposer.scene_noise(0, group, 5), reconstruct=True)
+            masks = as_maps(decomposition.masks)[torch.from_numpy(group >= 0)].numpy()
             np.testing.assert_allclose(made.masks[5][group[group >= 0]] / 255, masks, atol=3.01 / 255)
             if kind == "images":
-                assert found.reconstruction is not None
-                pictures = found.reconstruction[torch.from_numpy(group >= 0)].permute(0, 2, 3, 1).clamp(-1, 1).numpy()
+                assert decomposition.reconstruction is not None
+                pictures = (
+                    decomposition.reconstruction[torch.from_numpy(group >= 0)].permute(0, 2, 3, 1).clamp(-1, 1).numpy()
+                )
                 np.testing.assert_allclose(made.reconstructions[5][group[group >= 0]] / 127.5 - 1, pictures, atol=0.005)
 
 

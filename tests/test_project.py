@@ -39,16 +39,16 @@ def room_of(name: str) -> str:
 
 def imports_of(path: Path) -> set[str]:
     """Every module that a file imports, also inside functions, but not for type checking alone."""
-    found: set[str] = set()
+    names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module == "slotnorm":
-            found |= {f"slotnorm.{alias.name}" for alias in node.names if not alias.name.startswith("__")}
+            names |= {f"slotnorm.{alias.name}" for alias in node.names if not alias.name.startswith("__")}
         elif isinstance(node, ast.ImportFrom) and node.module:
             assert node.level == 0, f"{path}: imports are absolute"
-            found.add(node.module)
-    return found
+            names.add(node.module)
+    return names
 
 
 @pytest.mark.parametrize(
@@ -123,10 +123,10 @@ def test_nothing_light_imports_torch():
 
 
 def verbs(group: dict, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
-    found = []
+    paths = []
     for name, verb in group.items():
-        found += verbs(verb, (*path, name)) if isinstance(verb, dict) else [(*path, name)]
-    return found
+        paths += verbs(verb, (*path, name)) if isinstance(verb, dict) else [(*path, name)]
+    return paths
 
 
 @pytest.mark.parametrize("verb", [(), ("data",), *verbs(VERBS)], ids=" ".join)

@@ -171,7 +171,7 @@ def test_runs_are_found_in_folders_of_folders_as_a_report_finds_them(run: Run) -
     deeper = run.path.parent / "of a study" / "of a seed"
     deeper.mkdir(parents=True)
     moved = run.path.rename(deeper / run.name)
-    assert [found.path for found in runs.find([run.path.parent])] == [moved] == find_folders([run.path.parent])
+    assert [folder.path for folder in runs.find([run.path.parent])] == [moved] == find_folders([run.path.parent])
 
 
 def test_a_damaged_experiment_is_noticed(run: Run, data: Path) -> None:

@@ -66,8 +66,10 @@ def test_labels_cover_the_input_and_agree_with_the_model(model, photo, tmp_path)
     images = torch.from_numpy(scaled.copy()).permute(2, 0, 1)[None].float() / 127.5 - 1
     noise = torch.from_numpy(slot_noise(3, "segment", [(SLOTS,)], SLOTS, 8))
     with torch.no_grad():
-        found = model(images, num_slots=SLOTS, iterations=3, noise=noise)
-    masks = torch.nn.functional.interpolate(found.masks.double(), (20, 37), mode="bilinear", align_corners=False)
+        decomposition = model(images, num_slots=SLOTS, iterations=3, noise=noise)
+    masks = torch.nn.functional.interpolate(
+        decomposition.masks.double(), (20, 37), mode="bilinear", align_corners=False
+    )
     labels = read(folder / "labels.png")
     assert labels.mode == "P"
     assert np.mean(np.asarray(labels) != masks[0].argmax(0).numpy()) < 0.01
@@ -76,7 +78,7 @@ def test_labels_cover_the_input_and_agree_with_the_model(model, photo, tmp_path)
     assert (record["width"], record["height"], record["scaled_to"]) == (37, 20, [8, 8])
     assert (record["num_slots"], record["seed"], record["norm"]) == (SLOTS, 3, "weighted_sum")
     assert [slot["attention_mass"] for slot in record["slots"]] == pytest.approx(
-        found.attention[0].sum(1).tolist(), rel=1e-4
+        decomposition.attention[0].sum(1).tolist(), rel=1e-4
     )
     assert sum(slot["attention_mass"] for slot in record["slots"]) == pytest.approx(record["tokens"], rel=1e-4)
 

@@ -67,9 +67,9 @@ def test_a_cost_that_is_not_finite_reaches_the_loss():
 
 def test_half_precision_is_matched_in_float32():
     predictions, targets = torch.rand(2, 5, 19), torch.rand(2, 5, 19)
-    found = matching_loss(predictions.bfloat16(), targets)
-    assert found.dtype == torch.float32
-    assert found.item() == pytest.approx(matching_loss(predictions, targets).item(), rel=0.05)
+    loss = matching_loss(predictions.bfloat16(), targets)
+    assert loss.dtype == torch.float32
+    assert loss.item() == pytest.approx(matching_loss(predictions, targets).item(), rel=0.05)
 
 
 @pytest.mark.parametrize(

@@ -68,13 +68,13 @@ def test_medians_and_maximal_deviations_are_those_computed_by_hand(small: list[S
     table = zero_shot(small, MOVI_D)
     assert table is not None
     assert [part.title for part in table.parts] == ["movi-10-11 (10, 11)", "movi-6-7 (6, 7)"]
-    found = {
+    cells = {
         (part.title[:10], line.norm, metric): (round(cell.spread.median, 6), round(cell.spread.deviation, 6))
         for part in table.parts
         for line in part.lines
         for metric, cell in zip(table.metrics, line.cells, strict=True)
     }
-    assert found == {
+    assert cells == {
         ("movi-10-11", "weighted_mean", "f_ari"): (0.61, 0.03),
         ("movi-10-11", "weighted_mean", "l2"): (2.12, 0.08),
         ("movi-10-11", "weighted_mean", "ari"): (0.31, 0.19),
@@ -132,8 +132,8 @@ def test_markdown_latex_and_csv_say_the_same(small: list[Section]) -> None:
 
 def test_failed_runs_are_counted_and_left_out_when_asked() -> None:
     parts = [rows_of("movi-6-7", "batch_norm", seed, {"f_ari": [value]}) for seed, value in enumerate([0.8, 0.1, 0.7])]
-    found = sections(*parts, failed=("movi-6-7-batch_norm-1",))
-    with_all, without = zero_shot(found, MOVI_D), zero_shot(found, MOVI_D, leave_out_failed=True)
+    every_section = sections(*parts, failed=("movi-6-7-batch_norm-1",))
+    with_all, without = zero_shot(every_section, MOVI_D), zero_shot(every_section, MOVI_D, leave_out_failed=True)
     assert with_all is not None
     assert without is not None
     line, kept = with_all.parts[0].lines[0], without.parts[0].lines[0]
@@ -142,12 +142,12 @@ def test_failed_runs_are_counted_and_left_out_when_asked() -> None:
 
 
 def test_a_cell_without_runs_is_a_dash_and_is_never_best() -> None:
-    found = sections(
+    every_section = sections(
         rows_of("movi-6-7", "batch_norm", 1, {"f_ari": [0.5]}),
         rows_of("movi-6-7", "weighted_sum", 1, {"f_ari": [0.9]}),
         failed=("movi-6-7-weighted_sum-1",),
     )
-    table = zero_shot(found, MOVI_D, leave_out_failed=True)
+    table = zero_shot(every_section, MOVI_D, leave_out_failed=True)
     assert table is not None
     weighted_sum, batch_norm = table.parts[0].lines
     assert weighted_sum.runs == "0 of 1 runs"
@@ -221,11 +221,11 @@ def test_there_is_no_table_of_a_transfer_that_nobody_evaluated(small: list[Secti
 
 
 def test_numbers_that_look_the_same_are_marked_alike() -> None:
-    found = sections(
+    every_section = sections(
         rows_of("movi-6-7", "batch_norm", 1, {"f_ari": [0.50001]}),
         rows_of("movi-6-7", "layer_norm", 1, {"f_ari": [0.5]}),
     )
-    table = zero_shot(found, MOVI_D)
+    table = zero_shot(every_section, MOVI_D)
     assert table is not None
     assert [line.cells[0].best_of_all for line in table.parts[0].lines] == [True, True]
 
@@ -251,10 +251,10 @@ def test_names_with_markup_are_harmless_in_every_format() -> None:
 
 
 def test_an_unknown_normalization_is_shown_last_under_its_own_name() -> None:
-    found = sections(
+    every_section = sections(
         rows_of("movi-6-7", "my_norm", 1, {"f_ari": [0.9]}), rows_of("movi-6-7", "batch_norm", 1, {"f_ari": [0.5]})
     )
-    table = zero_shot(found, MOVI_D)
+    table = zero_shot(every_section, MOVI_D)
     assert table is not None
     assert [(line.label, line.cells[0].best_of_all) for line in table.parts[0].lines] == [
         ("Batch Norm", False),

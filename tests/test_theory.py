@@ -385,9 +385,9 @@ def test_the_command_prints_plain_lines_into_a_pipe():
 def test_the_layer_is_found_inside_a_model(trained):
     state = with_normalization(trained, "batch_norm").state_dict()
     inside = {f"slot_attention.{name}": tensor for name, tensor in state.items()} | {"key.weight": torch.ones(3)}
-    for found in (layer_from_state(state), layer_from_state(inside)):
+    for layer in (layer_from_state(state), layer_from_state(inside)):
         for name, parameter in trained.named_parameters():
-            assert torch.equal(found.state_dict()[name], parameter)
+            assert torch.equal(layer.state_dict()[name], parameter)
 
 
 def test_the_command_takes_saved_weights(trained, tmp_path, capsys):

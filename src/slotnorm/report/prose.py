@@ -189,13 +189,13 @@ def _section(contents: SectionContents, choice: Choice) -> list[str]:
 
 def _label_free(contents: SectionContents) -> list[str]:
     """What masks alone tell, where the scenes have no true ones."""
-    found = label_free.verdicts(contents.section)
-    if not found:
+    verdicts = label_free.verdicts(contents.section)
+    if not verdicts:
         return []
     lines = [f"### {label_free.TITLE}", "", label_free.WORDS, "", f"| run | {' | '.join(label_free.COLUMNS)} |"]
     lines.append("|---" * (1 + len(label_free.COLUMNS)) + "|")
-    lines += [f"| {' | '.join(map(escaped, (verdict.run, *verdict.cells)))} |" for verdict in found]
-    return [*lines, "", *(f"- {escaped(verdict.advice)}" for verdict in found if verdict.advice), ""]
+    lines += [f"| {' | '.join(map(escaped, (verdict.run, *verdict.cells)))} |" for verdict in verdicts]
+    return [*lines, "", *(f"- {escaped(verdict.advice)}" for verdict in verdicts if verdict.advice), ""]
 
 
 def _figure(contents: SectionContents, figure: Figure, which: str, choice: Choice) -> list[str]:

@@ -196,14 +196,14 @@ def segment_files(source: str | Path, segmenter: Segmenter, out: str | Path) -> 
 
 
 def _segment_one(path: Path, segmenter: Segmenter, folder: Path) -> str:
-    found = segmenter(read_image(path))
-    save(found, folder, {"image": path.name, **segmenter.settings})
-    width, height, side = found.image.width, found.image.height, found.scaled_to
+    segmentation = segmenter(read_image(path))
+    save(segmentation, folder, {"image": path.name, **segmenter.settings})
+    width, height, side = segmentation.image.width, segmentation.image.height, segmentation.scaled_to
     scaled = "" if (width, height) == (side, side) else f", scaled to {side}x{side} for the model"
-    used = len(np.unique(found.labels))
-    held = f"{used} of {len(found.masses)} slots hold pixels"
+    used = len(np.unique(segmentation.labels))
+    held = f"{used} of {len(segmentation.masses)} slots hold pixels"
     if segmenter.auto:
-        held = f"{count_in_words(found.count)}; {len(found.masses)} of {segmenter.num_slots} slots needed"
+        held = f"{count_in_words(segmentation.count)}; {len(segmentation.masses)} of {segmenter.num_slots} slots needed"
     return f"{printable(path.name)}: {width}x{height}{scaled}; {held}: {folder}"
 
 
@@ -250,10 +250,10 @@ def _images(source: Path) -> list[Path]:
     if source.is_dir():
         entries = (path for path in source.iterdir() if not is_of_system(path))
         pictures = (*ENDINGS, *PICTURES_OF_OTHERS)  # those that are not read are named with the others that fail
-        found = sorted(path for path in entries if path.suffix.lower() in pictures and path.is_file())
-        if not found:
+        files = sorted(path for path in entries if path.suffix.lower() in pictures and path.is_file())
+        if not files:
             raise UserError(f"{source} holds no image; those that end in {', '.join(ENDINGS)} are read")
-        return found
+        return files
     if not source.exists():
         raise UserError(f"there is no image or folder {source}")
     return [source]
