@@ -9,7 +9,7 @@ import pytest
 
 COUNTS = Path(__file__).parents[1] / "docs" / "reliability.json"
 
-# One thread a test process: two processes run side by side, and CPU bits depend on the number of threads.
+# One thread per test process: two processes run side by side, and CPU bits depend on the number of threads.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it, and commands that tests start would inherit that

@@ -330,7 +330,7 @@ def test_bad_properties_get_one_sentence():
         average_precision(predictions, targets[:2])
     with pytest.raises(UserError, match="predictions hold NaN or infinite numbers"):
         average_precision(predictions * math.nan, targets)
-    with pytest.raises(UserError, match="at least one row an image"):
+    with pytest.raises(UserError, match="at least one row per image"):
         average_precision(predictions[:, :0], targets)
     with pytest.raises(UserError, match="distance is 0, but must be positive"):
         average_precision(predictions, targets, distance=0)

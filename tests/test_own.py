@@ -221,7 +221,7 @@ def test_an_empty_folder_one_image_and_no_folder_are_one_sentence_and_leave_noth
     )
     assert "is not a folder" in refusal(capsys, "train", "own", "--data", tmp_path / "none", *train_words)
     assert "needs --data FOLDER" in refusal(capsys, "train", "own", *train_words)
-    assert "are no figure of the paper" in refusal(capsys, "reproduce", "own")
+    assert "are not a figure of the paper" in refusal(capsys, "reproduce", "own")
     write_pictures(tmp_path / "outer" / "inner")
     assert f"there are some in {tmp_path / 'outer' / 'inner'}: give that folder" in refusal(
         capsys, "train", "own", "--data", tmp_path / "outer", *train_words

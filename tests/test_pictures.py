@@ -159,7 +159,7 @@ def test_without_reconstructions_the_segmentation_lies_over_the_frame(illustrati
     bare = {norm: dataclasses.replace(example, reconstructions={}) for norm, example in illustration.examples.items()}
     over = dataclasses.replace(illustration, examples=bare)
     sheet = pixels(visual_table(over, 9, [0, 1]))
-    assert sheet.shape[0] == 26 + 2 * 136 + 3 * 4 + 4  # one row a scene
+    assert sheet.shape[0] == 26 + 2 * 136 + 3 * 4 + 4  # one row per scene
     soft = illustration.segmentation("batch_norm", 9).astype(float)
     frames = illustration.any.images
     assert frames is not None

@@ -234,7 +234,7 @@ def test_a_picture_that_claims_too_much_is_refused(model, tmp_path):
 
 def test_models_of_features_need_the_backbone_they_were_trained_with(model, photo, tmp_path):
     takes_features = build(tiny.experiment(model=tiny.FEATURES))
-    with pytest.raises(UserError, match="takes features, 16 x 6 an image, .* as in --backbone"):
+    with pytest.raises(UserError, match="takes features, 16 x 6 per image, .* as in --backbone"):
         Segmenter(takes_features, SLOTS)
     backbone = encoder_backbone(model, "tiny")
     with pytest.raises(UserError, match="gives 64 x 8 features and the model takes 16 x 6"):

@@ -252,7 +252,7 @@ def test_masks_are_compared_at_the_protocols_resolution() -> None:
     _, upscaled = comparable_labels(halves, true)
     assert (upscaled[:, :4] == 0).all()
     assert (upscaled[:, 4:] == 1).all()
-    with pytest.raises(UserError, match="7 tokens are no square map"):
+    with pytest.raises(UserError, match="7 tokens are not a square map"):
         comparable_labels(torch.rand(1, 2, 7), true)
     with pytest.raises(UserError, match="must be a multiple of the masks'"):
         comparable_labels(torch.rand(1, 2, 3, 3), true)

@@ -48,7 +48,7 @@ def generate(
         radius: of small and large solids (0.35 0.7), or least and largest share of the side of flat shapes (0.14 0.2)
         margin: least gap between two objects as a share of the sum of their radii; negative lets flat ones overlap
         min_visible: pixels that each object shows
-        jobs: processes; unless given, one a core
+        jobs: processes; unless given, one per core
     """
     from slotnorm.data.generator import build
 
@@ -113,7 +113,7 @@ def clevr(
         protocol: how images are scaled: bilinear (paper) or nearest (authors); see docs/datasets.md
         crop: window of 192 x 192 pixels: the centre, or five rows lower as in the Slot Attention code of 2020
         splits: scenes of train, val and test, in the order of the file
-        workers: threads that parse (default: one a core)
+        workers: threads that parse (default: one per core)
     """
     from slotnorm.data.clevr import convert
 
@@ -134,7 +134,7 @@ def movi(
     size: int = 224,
     workers: int | None = None,
 ) -> None:
-    """Convert a split of MOVi-A to MOVi-E into a set of scenes, one a frame.
+    """Convert a split of MOVi-A to MOVi-E into a set of scenes, one per frame.
 
     Args:
         source: folder of the TFRecord shards, as TensorFlow Datasets publishes them
@@ -143,7 +143,7 @@ def movi(
         out: folder of the set (default: data/movi-VARIANT/PROTOCOL/SPLIT in the cache folder)
         protocol: whose the set is called; both scale alike, see docs/datasets.md
         size: side of the scaled frames in pixels; 256 leaves the published frames as they are
-        workers: processes that decode, 1 is the command itself (default: one a core)
+        workers: processes that decode, 1 is the command itself (default: one per core)
     """
     from slotnorm.data.movi import convert
 

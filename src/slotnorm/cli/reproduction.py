@@ -67,7 +67,9 @@ class Reproduction:
     def check(self) -> None:
         """Refuse what cannot be, before hours are spent: numbers, devices, a folder of other things."""
         if self.name == experiments.OWN:
-            raise UserError("own pictures are no figure of the paper; train them by `slotnorm train own --data FOLDER`")
+            raise UserError(
+                "own pictures are not a figure of the paper; train them by `slotnorm train own --data FOLDER`"
+            )
         if self.seeds is not None:
             require_seeds(self.seeds)
         for option, number in (("steps", self.steps), ("scenes", self.scenes)):

@@ -50,7 +50,7 @@ class Survey:
     items: tuple[_Item, ...]
     problems: tuple[str, ...] = ()
     passed_over: tuple[str, ...] = ()
-    """Files that are no images, where such may lie among them."""
+    """Files that are not images, where such may lie among them."""
 
     def digest(self) -> str:
         """SHA-256 over all names and contents: an interrupted conversion continues only on the same folder."""

@@ -1,6 +1,6 @@
 """The picture of traced solids: each pixel is the mean of its samples' colours.
 
-Light on the ground varies slowly and is computed once a pixel; what changes sharply, who covers a sample and whether
+Light on the ground varies slowly and is computed once per pixel; what changes sharply, who covers a sample and whether
 the key light reaches it, is known for every sample.
 """
 

@@ -1,6 +1,6 @@
 """What happens inside a trained model as the number of slots grows: codes, occupancy, mass, background. As rows.
 
-Rows of `source` "diagnosis", one an image and K:
+Rows of `source` "diagnosis", one per image and K:
 
 - `update_norm`: mean over slots of |u_k|, the length of the update codes in the last iteration; `update_norm_ratio` the
   same divided by the set's mean at the training K;

@@ -105,7 +105,7 @@ def as_maps(masks: Tensor) -> Tensor:
     side = math.isqrt(masks.shape[-1])
     if side * side != masks.shape[-1]:
         raise UserError(
-            f"masks over {masks.shape[-1]} tokens are no square map; features must come from a square image"
+            f"masks over {masks.shape[-1]} tokens are not a square map; features must come from a square image"
         )
     return masks.reshape(*masks.shape[:2], side, side)
 

@@ -19,7 +19,7 @@ def average_precision(predictions: Tensor, targets: Tensor, distance: float = 0.
 
     All predictions of all images are ranked by confidence (the last number; equal ones keep the order of image, then
     slot). One is a true positive when the nearest object of its image that agrees in shape, size, material and colour
-    is closer than `distance` (in scene units, 6 times the stored ones; `float("inf")` is no limit) and no prediction
+    is closer than `distance` (in scene units, 6 times the stored ones; `float("inf")` sets no limit) and no prediction
     ranked before has taken that object. Precision is interpolated at all points. NaN when the set has no object.
     """
     _check_properties(predictions, targets, distance)
@@ -68,6 +68,6 @@ def _check_properties(predictions: Tensor, targets: Tensor, distance: float) -> 
     if len(predictions) != len(targets):
         raise UserError(f"there are predictions of {len(predictions)} images and targets of {len(targets)}; pair them")
     if predictions.shape[1] == 0 or targets.shape[1] == 0:
-        raise UserError("predictions and targets need at least one row an image; pad targets with rows of flag 0")
+        raise UserError("predictions and targets need at least one row per image; pad targets with rows of flag 0")
     if not distance > 0:
-        raise UserError(f"distance is {distance}, but must be positive; float('inf') is no limit")
+        raise UserError(f"distance is {distance}, but must be positive; float('inf') sets no limit")

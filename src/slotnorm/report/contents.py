@@ -188,10 +188,10 @@ def _results(section: Section, diagnostics: Diagnostics | None) -> SectionResult
     held, counted = background(section, diagnostics), counting(section)
     if not section.failures:
         return SectionResults(*everything, background=held, counting=counted)
-    kept = tuple(figures(section, section.without_failed())), study_table(section, leave_out_failed=True)
+    without_failed = tuple(figures(section, section.without_failed())), study_table(section, leave_out_failed=True)
     held_without = background(section, diagnostics, leave_out_failed=True)
     return SectionResults(
-        *everything, *kept, held, held_without, counted, counting(section, leave_out_failed=True)
+        *everything, *without_failed, held, held_without, counted, counting(section, leave_out_failed=True)
     )  # fmt: skip
 
 

@@ -158,16 +158,16 @@ def gathered(points: Sequence[int], values: Mapping[str, Sequence[float] | NDArr
     )  # fmt: skip
 
 
-def figures(section: Section, kept: Section | None = None) -> list[Figure]:
+def figures(section: Section, without_failed: Section | None = None) -> list[Figure]:
     """The paper's figures of a section: F-ARI and ARI, then l2, or F-ARI and average precision; then other metrics'.
 
-    `kept` is the section without its failed runs, when those are to be left out.
+    `without_failed` is the section without its failed runs, when those are to be left out.
     """
-    shown = section if kept is None else kept
+    shown = section if without_failed is None else without_failed
     if not shown.all_runs:
         return []  # every run failed
-    counts = {norm: runs_of(section, norm, kept is not None) for norm in section.norms}
-    name = section.title if kept is None else f"{section.title} without failed runs"
+    counts = {norm: runs_of(section, norm, without_failed is not None) for norm in section.norms}
+    name = section.title if without_failed is None else f"{section.title} without failed runs"
 
     def figure(kind: str, caption: str, rows: Sequence[Sequence[Panel]]) -> Figure:
         full = tuple(panels for row in rows if (panels := tuple(panel for panel in row if panel.curves)))
@@ -254,9 +254,9 @@ def metrics_by_figure(section: Section) -> dict[str, list[str]]:
 def runs_of(section: Section, norm: str, leave_out: bool) -> str:
     """How many runs of a normalization are shown: "5 runs", or "3 of 5 runs" when failed ones are left out."""
     runs = section.of(norm)
-    kept = [run for run in runs if not run.failed]
-    if leave_out and len(kept) < len(runs):
-        return f"{len(kept)} of {len(runs)} runs"
+    successful = [run for run in runs if not run.failed]
+    if leave_out and len(successful) < len(runs):
+        return f"{len(successful)} of {len(runs)} runs"
     return f"{len(runs)} run{'s' * (len(runs) != 1)}"
 
 

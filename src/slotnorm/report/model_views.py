@@ -153,7 +153,7 @@ class Inspector:
         return make()
 
     def _keep(self, path: Path, made: T, save: Callable[[Path], None]) -> T:
-        """Keep what was made for the next report; a folder that cannot be written to is no reason not to show it."""
+        """Keep what was made for the next report; it is shown also where the folder cannot be written to."""
         try:
             save(path)
         except UserError as error:

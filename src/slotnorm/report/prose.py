@@ -25,10 +25,10 @@ def report_page(report: Report, choice: Choice = Choice()) -> str:  # noqa: B008
     lines = ["# Report", "", _opening(report), "", *_effects(report.effects, choice)]
     for contents in report.sections:
         lines += _section(contents, choice)
-    for everything, kept in report.zero_shot:
+    for everything, without_failed in report.zero_shot:
         lines += ["## Zero-shot transfer", "", to_markdown(everything)]
-        if kept is not None:
-            lines += ["Without failed runs:", "", to_markdown(kept)]
+        if without_failed is not None:
+            lines += ["Without failed runs:", "", to_markdown(without_failed)]
     lines += [
         "## Claims of the paper",
         "",
@@ -144,8 +144,8 @@ def _effects(effects: Sequence[Effect], choice: Choice) -> list[str]:
     for forest in forests(choice.of_effects(effects)):
         lines += [f"![{forest.caption}]({forest.file}.svg)", "", f"*{forest.caption}*", ""]
     lines += [effects_to_markdown(effects)]
-    kept = [effect for effect in effects if effect.which == WITHOUT_FAILED]
-    return [*lines, "### Without failed runs", "", effects_to_markdown(kept)] if kept else lines
+    without_failed = [effect for effect in effects if effect.which == WITHOUT_FAILED]
+    return [*lines, "### Without failed runs", "", effects_to_markdown(without_failed)] if without_failed else lines
 
 
 def _section(contents: SectionContents, choice: Choice) -> list[str]:

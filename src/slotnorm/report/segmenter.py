@@ -162,7 +162,7 @@ def _checked_backbone(model: SlotModel, backbone: FrozenBackbone | None) -> Froz
     wanted = model.input_shape
     if backbone is None:
         raise UserError(
-            f"this model takes features, {wanted[0]} x {wanted[1]} an image, and no images: name the network that "
+            f"this model takes features, {wanted[0]} x {wanted[1]} per image, and no images: name the network that "
             "makes them, as in --backbone vit_base_patch8_224.dino --weights FILE"
         )
     if (backbone.tokens, backbone.features) != wanted:

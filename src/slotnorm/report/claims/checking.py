@@ -105,10 +105,10 @@ def _at_scale(claim: Claim, scale: str, sections: Sequence[Section], resamples: 
         if section.study == ours:
             scores = StudyScores(section, related, True, resamples)
             findings = _findings(claim, scores)
-            kept = None
+            with_failed = None
             if any(used.failures for used in scores.used):
-                kept = verdict(_findings(claim, StudyScores(section, related, False, resamples)))
-            outcomes.append(Outcome(claim, scale, described(section), verdict(findings), findings, kept))
+                with_failed = verdict(_findings(claim, StudyScores(section, related, False, resamples)))
+            outcomes.append(Outcome(claim, scale, described(section), verdict(findings), findings, with_failed))
     return outcomes
 
 
@@ -120,10 +120,10 @@ def _transfer(
     if not scores.evaluated:
         return []
     findings = _findings(claim, scores)
-    kept = None
+    with_failed = None
     if any(section.failures for section in involved):
-        kept = verdict(_findings(claim, TransferScores(involved, transfer, False, resamples)))
-    return [Outcome(claim, scale, transfer.name, verdict(findings), findings, kept)]
+        with_failed = verdict(_findings(claim, TransferScores(involved, transfer, False, resamples)))
+    return [Outcome(claim, scale, transfer.name, verdict(findings), findings, with_failed)]
 
 
 def _theory(claim: Claim) -> Outcome:

@@ -256,9 +256,9 @@ class StudyScores:
         return runs_that_count(self.section, self.whole, norm)
 
 
-def runs_that_count(kept: Section, section: Section, norm: str) -> list[RunScores]:
+def runs_that_count(without_failed: Section, section: Section, norm: str) -> list[RunScores]:
     """The runs of a normalization that did not fail; without any it is not decided, and said why."""
-    runs = kept.of(norm)
+    runs = without_failed.of(norm)
     if not runs:
         failed = len(section.of(norm))
         if failed:
@@ -311,8 +311,8 @@ class TransferScores:
         if study not in self._sections:
             raise Undecided(f"no runs of {study} on {self._transfer.test.name}")
         section = self._sections[study]
-        kept = section.without_failed() if self._leave_out_failed else section
-        runs, dataset, slots = runs_that_count(kept, section, norm), self._transfer.test.name, self._transfer.slots
+        counted = section.without_failed() if self._leave_out_failed else section
+        runs, dataset, slots = runs_that_count(counted, section, norm), self._transfer.test.name, self._transfer.slots
         source = section.source(metric)
         if not all(run.mean(dataset, metric, slots, source=source).scored for run in runs):
             raise Undecided(f"{study} has no {metric} of {norm} on {dataset}")

@@ -52,8 +52,8 @@ def tables(draft: Draft) -> Part:
         results = contents.results
         pairs = [(results.table, results.table_without_failed)]
         if results.background is not None:
-            kept = results.background_without_failed
-            pairs.append((results.background.table, None if kept is None else kept.table))
+            without_failed = results.background_without_failed
+            pairs.append((results.background.table, None if without_failed is None else without_failed.table))
         if results.counting is not None:
             without = results.counting_without_failed
             pairs.append((results.counting.table, None if without is None else without.table))

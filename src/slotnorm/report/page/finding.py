@@ -160,10 +160,10 @@ def _ground(report: Report, contents: SectionContents, effect: Effect) -> str:
         return f"{words}."
     several = failed != 1
     words += f"; {failed} of these runs failed to follow objects and count{'s' * (not several)} here"
-    kept = effect_of(report, contents, "f_ari", WITHOUT_FAILED)
-    if kept is None:
+    without_failed = effect_of(report, contents, "f_ari", WITHOUT_FAILED)
+    if without_failed is None:
         return f"{words}. None is left without them."
-    left, whole = (_contrasted(_clauses(_named(shown))) for shown in (kept, effect))
+    left, whole = (_contrasted(_clauses(_named(shown))) for shown in (without_failed, effect))
     them = "them" if several else "it"
     if left == whole:
         return f"{words}; the sentence is the same without {them}."

@@ -44,11 +44,13 @@ class Shown:
     kept: tuple[Panel, tuple[float, float]] | None = None
 
 
-def shown_panels(everything: Iterable[Figure], kept: Iterable[Figure] | None) -> list[Shown]:
-    """The panels of figures, with those of the same figures without failed runs; `kept` None where none failed."""
-    without = {_key(panel): (panel, limits) for figure in kept or () for panel, limits in _with_limits(figure)}
+def shown_panels(everything: Iterable[Figure], without_failed: Iterable[Figure] | None) -> list[Shown]:
+    """The panels of figures, with those without failed runs; `without_failed` is None where none failed."""
+    without = {
+        _key(panel): (panel, limits) for figure in without_failed or () for panel, limits in _with_limits(figure)
+    }
     return [
-        Shown(panel, limits, None if kept is None else without.get(_key(panel), (_emptied(panel), limits)))
+        Shown(panel, limits, None if without_failed is None else without.get(_key(panel), (_emptied(panel), limits)))
         for figure in everything
         for panel, limits in _with_limits(figure)
     ]

@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 
 from slotnorm.report import background_figure, count_figure, label_free
 from slotnorm.report.appearance import AVERAGE_PRECISIONS
+from slotnorm.report.background_figure import Background
+from slotnorm.report.count_figure import Counting
 from slotnorm.report.curves import Panel
 from slotnorm.report.effects import DEFINITION, METRICS
 from slotnorm.report.page.finding import over_studies
@@ -81,9 +83,11 @@ def other_measures(draft: Draft) -> Part | None:
     for contents in draft.report.sections:
         results, section = contents.results, contents.section
         for number, figure in enumerate(results.figures):
-            kept = results.figures_without_failed
+            without_failed = results.figures_without_failed
             same = (
-                None if kept is None else [other for other in kept if other.caption == results.figures[number].caption]
+                None
+                if without_failed is None
+                else [other for other in without_failed if other.caption == results.figures[number].caption]
             )
             panels = [
                 (panel_title(section, shown.panel), shown)
@@ -150,28 +154,33 @@ def effect(draft: Draft) -> Part:
 def background(draft: Draft) -> Part | None:
     """F-ARI beside ARI, and who holds the background."""
     children: list[object] = []
-    for contents in draft.report.sections:
-        section, held, kept = contents.section, contents.results.background, contents.results.background_without_failed
-        if held is None:
-            continue
-        without = None if not section.failures else [kept.figure] if kept is not None else []
-        panels = [(own_title(section, shown.panel), shown) for shown in shown_panels([held.figure], without)]
-        children += [] if children else prose(*held.words)
-        children += [draft.heading_of(section), draw_panels(panels, draft.panels)]
+    for section, results in ((contents.section, contents.results) for contents in draft.report.sections):
+        if (held := results.background) is not None:
+            children += [] if children else prose(*held.words)
+            children += _below_heading(draft, section, held, results.background_without_failed, own_title)
     return part("background", background_figure.TITLE, *children) if children else None
 
 
 def counting(draft: Draft) -> Part | None:
     """How many objects are counted, beside the guess."""
     children: list[object] = []
-    for contents in draft.report.sections:
-        section, counted, kept = contents.section, contents.results.counting, contents.results.counting_without_failed
-        if counted is None:
-            continue
-        without = None if not section.failures else [kept.figure] if kept is not None else []
-        panels = [(panel_title(section, shown.panel), shown) for shown in shown_panels([counted.figure], without)]
-        children += [draft.heading_of(section), draw_panels(panels, draft.panels)]
+    for section, results in ((contents.section, contents.results) for contents in draft.report.sections):
+        if (counted := results.counting) is not None:
+            children += _below_heading(draft, section, counted, results.counting_without_failed, panel_title)
     return part("counting", count_figure.TITLE, *prose(count_figure.WORDS), *children) if children else None
+
+
+def _below_heading(
+    draft: Draft,
+    section: Section,
+    everything: Background | Counting,
+    without_failed: Background | Counting | None,
+    title: Callable[[Section, Panel], str],
+) -> list[object]:
+    """A section's heading and the panels of its figure; where runs failed, also those without them."""
+    without = None if not section.failures else [] if without_failed is None else [without_failed.figure]
+    panels = [(title(section, shown.panel), shown) for shown in shown_panels([everything.figure], without)]
+    return [draft.heading_of(section), draw_panels(panels, draft.panels)]
 
 
 def transfers(draft: Draft) -> Part | None:

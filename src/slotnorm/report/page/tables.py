@@ -38,11 +38,11 @@ def draw_table(table: Table) -> Markup:
 def draw_with_and_without(pairs: Iterable[tuple[Table | None, Table | None]]) -> list[Markup]:
     """Tables of all runs, and where runs failed without them, of which one is shown."""
     parts: list[Markup] = []
-    for everything, kept in pairs:
+    for everything, without_failed in pairs:
         if everything is not None:
-            parts.append(element("div", draw_table(everything), class_=None if kept is None else "all"))
-        if kept is not None:
-            parts.append(element("div", draw_table(kept), class_="kept"))
+            parts.append(element("div", draw_table(everything), class_=None if without_failed is None else "all"))
+        if without_failed is not None:
+            parts.append(element("div", draw_table(without_failed), class_="kept"))
     return parts
 
 
@@ -86,10 +86,10 @@ def _claim(outcome: Outcome) -> Markup:
         findings.append(
             element("li", _badge(verdict), f" {finding.words}: ", element("span", finding.numbers, class_="numbers"))
         )
-    kept = None
+    with_failed = None
     if outcome.with_failed is not None:
-        kept = element("p", "With failed runs kept: ", _badge(outcome.with_failed))
-    body = [element("p", scale, class_="quiet"), element("ul", *findings, class_="findings"), kept]
+        with_failed = element("p", "With failed runs kept: ", _badge(outcome.with_failed))
+    body = [element("p", scale, class_="quiet"), element("ul", *findings, class_="findings"), with_failed]
     return element("details", element("summary", *head), *body, class_="claim")
 
 
