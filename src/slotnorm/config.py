@@ -1,4 +1,4 @@
-"""What an experiment is: `Experiment` holds the study's factors, `Recipe` all that is fixed. Frozen; no torch."""
+"""What an experiment is: `Experiment` holds what studies vary, `Recipe` all that is fixed. Frozen; no torch."""
 
 import dataclasses
 import math
@@ -238,10 +238,10 @@ class Recipe:
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-    """One training: what is learned from, with how many slots, under which normalization and seed, by which recipe."""
+    """What a run trains: on which scenes, with how many slots, which normalization and seed, by which recipe."""
 
     name: str
-    """The study it belongs to; with norm and seed it names the run's folder."""
+    """Shared by all runs of its study; with norm and seed it names the run's folder."""
     dataset: str
     """Name of the set, as `slotnorm data` builds it, or of generated scenes."""
     slots: int

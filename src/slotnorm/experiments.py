@@ -1,4 +1,8 @@
-"""The paper's experiments by name, and small ones of the same kind that train on two cores."""
+"""The paper's experiments by name, and small ones of the same kind that train on two cores.
+
+An *experiment* is what a run trains. The runs of one experiment with several normalizations and seeds, and the sets
+that they are tested on, are its *study*; both go by the same name, as `toy`.
+"""
 
 import dataclasses
 from typing import Any
@@ -33,7 +37,7 @@ class EvaluationSet:
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-    """What is trained, how often, where the paper shows it, and what a run costs."""
+    """The runs of one experiment: with which normalizations and seeds, how tested, where in the paper, at what cost."""
 
     experiment: Experiment
     """With the default normalization and the first seed; `dataclasses.replace` makes the others."""
