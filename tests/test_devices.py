@@ -18,6 +18,8 @@ import slotnorm as sn
 import tiny
 from other_device import DEVICE, OtherTensor, other_device
 from slotnorm.cli import verbs
+from slotnorm.cli.launching import device_here
+from slotnorm.cli.reproduction import Reproduction
 from slotnorm.cli.training_options import parse_sweep
 from slotnorm.data.backbones import FrozenBackbone, encoder_backbone, import_timm, timm_backbone
 from slotnorm.data.computed_features import write_feature_set
@@ -33,8 +35,10 @@ from slotnorm.report.writing import write_report
 from slotnorm.runtime.devices import choose_device
 from slotnorm.runtime.ranks import joined
 from slotnorm.storage.files import sha256
+from slotnorm.studies.launchers import Local
 from slotnorm.studies.options import Training, words
 from slotnorm.studies.run_evaluation import plan_evaluations, read_judgement
+from slotnorm.studies.slurm import Slurm
 from slotnorm.training.experiment_file import write_experiment
 from slotnorm.training.loop import train
 from slotnorm.training.runs import Run
@@ -327,6 +331,12 @@ def test_a_sweep_on_this_machine_needs_the_device_here_and_one_elsewhere_its_nam
     swept = parse_sweep(["toy", "--on", "slurm", "--device", "cuda"], "slotnorm sweep")
     assert swept is not None
     assert {training.device for training in swept.trainings} == {"cuda"}
+    assert [device_here(device, Slurm()) for device in ("cuda", "cpu")] == ["auto", "cpu"]
+    with pytest.raises(UserError, match="device 'cuda' cannot be used here"):
+        device_here("cuda", Local())
+    with pytest.raises(UserError, match="device 'cuda' cannot be used here"):
+        Reproduction("toy", Path("out"), device="cuda").check()
+    Reproduction("toy", Path("out"), device="cuda", launcher=Slurm()).check()
 
 
 def test_a_sweep_gives_its_device_to_each_run() -> None:

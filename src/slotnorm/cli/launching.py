@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 from slotnorm.cli.parsing import parse
 from slotnorm.cli.signatures import Option, of_dataclass, of_function, rebuilt, summary
 from slotnorm.errors import UserError
-from slotnorm.studies.launchers import Launcher, describe_launchers, find_launcher, launchers
+from slotnorm.studies.launchers import Launcher, Local, describe_launchers, find_launcher, launchers
 
 V = TypeVar("V", bound=Callable[..., None])
 
@@ -42,6 +42,20 @@ def require_launcher(launcher: Launcher | None, shards: int, plan: bool) -> None
         raise UserError(f"--shards {shards} needs --on, which runs them, or --shard for one of them")
     if launcher is None and plan:
         raise UserError("--plan needs --on, whose jobs it shows")
+
+
+def device_here(device: str, launcher: Launcher | None) -> str:
+    """What this process computes on: what was asked for, if it is there.
+
+    Where jobs run elsewhere, what other machines have is not known, and this one's part is small.
+    """
+    from slotnorm.runtime.devices import choose_device, require_known_device
+
+    if launcher is None or isinstance(launcher, Local):
+        choose_device(device)
+        return device
+    require_known_device(device)
+    return device if device == "cpu" else "auto"
 
 
 def take_on(words: Sequence[str]) -> tuple[str | None, list[str]]:

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from slotnorm import experiments
+from slotnorm.cli.launching import device_here
 from slotnorm.config import Experiment
 from slotnorm.errors import UserError
 from slotnorm.report.contents import Report
 from slotnorm.report.writing import require_folder, write_report
-from slotnorm.runtime.devices import choose_device
 from slotnorm.studies.costs import cost_of
 from slotnorm.studies.evaluation_jobs import evaluate_on, plan_jobs
 from slotnorm.studies.jobs import with_script
@@ -77,7 +77,7 @@ class Reproduction:
                 raise UserError(f"--{option} is {number}, but must be at least 1")
         if self.slots is not None and (not self.slots or min(self.slots) < 1):
             raise UserError("--slots needs FIRST:LAST with at least one slot, and the first not above the last")
-        choose_device(self.device)
+        device_here(self.device, self.launcher)
         for study in studies_of(self.name) if self.quick else ():
             if study.quick_steps is None or self.steps is not None:
                 why = "--steps says them" if self.steps is not None else f"{study.name} has no number of quick steps"
@@ -126,18 +126,19 @@ def reproduce(asked: Reproduction) -> Report:
     sweep(tasks, asked.launcher, asked.retries)
     require_success(tasks)
     paths = [task.path for task in tasks]
+    device = device_here(asked.device, asked.launcher)
     transfer = experiments.transfers().get(asked.name)
     slots = asked.slots if asked.slots or transfer is None else [transfer.slots]
     dataset = None if transfer is None else transfer.test.name
     planned = plan_evaluations(
-        paths, dataset, slots=slots, scenes=asked.scenes, data=asked.data, device=asked.device
+        paths, dataset, slots=slots, scenes=asked.scenes, data=asked.data, device=device
     )  # fmt: skip
     if not isinstance(asked.launcher, Local):
         words = evaluation_words(dataset, slots, None, asked.scenes, asked.data, device=asked.device)
         evaluate_on(asked.launcher, plan_jobs(planned, words), asked.retries)
     for evaluation in planned:
         evaluation.evaluate()
-    return write_report(paths, asked.report, data=asked.data, device=asked.device)
+    return write_report(paths, asked.report, data=asked.data, device=device)
 
 
 def describe_plan(asked: Reproduction) -> str:

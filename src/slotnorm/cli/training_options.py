@@ -6,7 +6,7 @@ from pathlib import Path
 
 from slotnorm import experiments
 from slotnorm.cli.data_verbs import open_backbone
-from slotnorm.cli.launching import launcher_options, require_distinct, take_on, take_value
+from slotnorm.cli.launching import device_here, launcher_options, require_distinct, take_on, take_value
 from slotnorm.cli.parsing import describe, entry, parse, wants_help
 from slotnorm.cli.signatures import Option, of_dataclass, rebuilt
 from slotnorm.cli.values import read_words
@@ -92,23 +92,13 @@ def parse_sweep(words: Sequence[str], prog: str) -> Sweep | None:
     several, launcher = rebuilt(several, given), rebuilt(launcher, given)
     require_seeds(several.seeds)
     require_observers(template.log)
-    _require_device(template.device, launcher)
+    device_here(template.device, launcher)  # refused once, and not in every run
     factors = [(norm, seed) for seed in several.seeds for norm in chosen_norms(several.norms)]
     trainings = [
         dataclasses.replace(template, experiment=dataclasses.replace(template.experiment, norm=norm, seed=seed))
         for norm, seed in factors
     ]
     return Sweep(tuple(trainings), launcher, several.retries, several.plan)
-
-
-def _require_device(device: str, launcher: Launcher) -> None:
-    """Refuse a device that is not there once, and not in every run; what other machines have is not known here."""
-    from slotnorm.runtime.devices import choose_device, require_known_device
-
-    if isinstance(launcher, Local):
-        choose_device(device)
-    else:
-        require_known_device(device)
 
 
 def _default_runs(experiment: Experiment) -> _SweepOptions:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from slotnorm.cli import dispatch
 from slotnorm.cli.data_verbs import DATA_VERBS, Objects, open_backbone
 from slotnorm.cli.dispatch import importing, reads_arguments
-from slotnorm.cli.launching import launched, require_launcher
+from slotnorm.cli.launching import device_here, launched, require_launcher
 from slotnorm.cli.signatures import POSITIONAL, Argument
 from slotnorm.cli.training_options import parse_sweep, parse_training
 from slotnorm.cli.values import read_numbers, read_slots
@@ -198,7 +198,7 @@ def evaluate(
     require_launcher(launcher, shards if shard is None else 1, plan)
     planned = plan_evaluations(
         runs, dataset, slots=slots, objects=objects, scenes=scenes, data=data, unfinished=unfinished,
-        batch_size=batch_size, device=device,
+        batch_size=batch_size, device=device_here(device, launcher),
     )  # fmt: skip
     if shard is not None:
         score_shard(planned, part)
