@@ -48,6 +48,17 @@ def test_a_python_that_is_not_here_is_said(monkeypatch, capsys):
     assert capsys.readouterr().out.strip() == "Python 3.11, newest: not tested, there is no python3.11 here"
 
 
+def test_an_environment_stays_only_where_it_is_asked_to(tmp_path):
+    with versions.folder_for("Python 3.12, oldest", None) as folder:
+        (folder / "environment").mkdir()
+    assert not folder.exists()
+    for _ in range(2):  # the second time in the same place
+        with versions.folder_for("Python 3.12, oldest", tmp_path / "kept") as folder:
+            (folder / "environment").mkdir(exist_ok=True)
+    assert list((tmp_path / "kept").iterdir()) == [tmp_path / "kept" / "python-3.12-oldest"]
+    assert (folder / "environment").is_dir()
+
+
 @pytest.mark.versions
 def test_the_suite_passes_with_the_oldest_and_the_newest_on_every_python():
     assert subprocess.run([sys.executable, SCRIPT], check=False).returncode == 0
