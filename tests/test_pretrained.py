@@ -21,6 +21,14 @@ class RepositoryNotFoundError(OSError):
     """As the hub's client calls it."""
 
 
+class EntryNotFoundError(Exception):
+    """As the hub's client calls it."""
+
+
+class LocalEntryNotFoundError(FileNotFoundError, EntryNotFoundError):
+    """What the hub's client raises when there is no network, with the reason as its cause."""
+
+
 class LocalHub:
     """A folder in place of the hub, with the three functions that are used of its client."""
 
@@ -96,8 +104,14 @@ def test_what_is_not_on_the_hub_and_no_network_are_one_sentence(hub, monkeypatch
     def unreachable(*_: object, **__: object) -> None:
         raise ConnectionError("Name or service\nnot known")
 
-    monkeypatch.setattr(hub, "hf_hub_download", unreachable)
+    def without_network(*_: object, **__: object) -> None:
+        raise LocalEntryNotFoundError("a page of advice") from ConnectionError("Name or service not known")
+
     monkeypatch.setattr(hub, "create_repo", unreachable)
+    monkeypatch.setattr(hub, "hf_hub_download", without_network)
+    with pytest.raises(UserError, match=r"me/none could not be fetched from the hub \(Name or service not known\)"):
+        sn.load("hub:me/none")
+    monkeypatch.setattr(hub, "hf_hub_download", unreachable)
     with pytest.raises(UserError, match=r"me/none could not be fetched from the hub \(Name or service not known\)"):
         sn.load("hub:me/none")
     with pytest.raises(UserError, match=r"me/tiny could not be pushed to the hub \(Name or service not known\)"):

@@ -1,8 +1,11 @@
 """Trained models by name, by file, or from the Hugging Face hub, and to it; nothing is downloaded unasked."""
 
+import contextlib
 import json
+import logging
 import re
 import tempfile
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -12,10 +15,13 @@ from slotnorm.models import weights
 from slotnorm.models.bundled import bundled_file, bundled_files, bundled_names
 from slotnorm.models.parts import SlotModel
 
+_log = logging.getLogger(__name__)
+
 PREFIX = "hub:"
 """What a hub id begins with where paths are taken too: a mistyped path downloads nothing."""
 _FILE = "model.safetensors"
 _ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_UNREACHABLE = "LocalEntryNotFoundError"  # the client's word for: the hub did not answer, and nothing is kept here
 _ABSENT = ("RepositoryNotFoundError", "EntryNotFoundError", "RemoteEntryNotFoundError", "GatedRepoError")
 
 
@@ -52,8 +58,9 @@ def push(model: SlotModel, hub_id: str, private: bool = False) -> str:
         weights.export(packed, Path(folder) / _FILE, _card(packed, hub_id))
         (Path(folder) / "model.md").rename(Path(folder) / "README.md")
         try:
-            hub.create_repo(hub_id, private=private, exist_ok=True)
-            hub.upload_folder(repo_id=hub_id, folder_path=folder, commit_message="A slotnorm model")
+            with _without_retries_told():
+                hub.create_repo(hub_id, private=private, exist_ok=True)
+                hub.upload_folder(repo_id=hub_id, folder_path=folder, commit_message="A slotnorm model")
         except Exception as error:  # of the network, of the hub or of its client: all mean that it is not there
             raise UserError(
                 f"{hub_id} could not be pushed to the hub ({_reason(error)}); log in, or try later"
@@ -62,20 +69,34 @@ def push(model: SlotModel, hub_id: str, private: bool = False) -> str:
 
 
 def _download(hub_id: str) -> Path:
+    hub = _hub()
+    _log.info(f"fetching {hub_id} from the hub, unless it is here already")
     try:
-        return Path(_hub().hf_hub_download(hub_id, _FILE))
-    except UserError:
-        raise
+        with _without_retries_told():
+            return Path(hub.hf_hub_download(hub_id, _FILE))
     except Exception as error:  # of the network, of the hub or of its client
-        if any(kind.__name__ in _ABSENT for kind in type(error).__mro__):
+        kinds = [kind.__name__ for kind in type(error).__mro__]
+        if _UNREACHABLE not in kinds and not set(kinds).isdisjoint(_ABSENT):
             raise UserError(f"there is no model {hub_id} with a {_FILE} on the hub that you may read") from error
         raise UserError(
-            f"{hub_id} could not be fetched from the hub ({_reason(error)}); is there a network? a file of yours, or a "
-            f"bundled name, needs none: {', '.join(bundled_names())}"
+            f"{hub_id} could not be fetched from the hub ({_reason(error.__cause__ or error)}); is there a network? a "
+            f"file of yours, or a bundled name, needs none: {', '.join(bundled_names())}"
         ) from error
 
 
-def _reason(error: Exception) -> str:
+@contextlib.contextmanager
+def _without_retries_told() -> Iterator[None]:
+    """The hub's client tries again for half a minute, with two lines each time: one sentence at the end is enough."""
+    logger = logging.getLogger("huggingface_hub.utils._http")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def _reason(error: BaseException) -> str:
     return " ".join(str(error).split())[:120] or type(error).__name__
 
 
