@@ -141,7 +141,7 @@ def test_a_backbone_that_almost_has_a_bundled_name_is_refused_with_that_name(
     said = refused(
         capsys, "data", "features", "--from", str(tmp_path / "set"), "--backbone", "toy-batch_nrm", "--out", "x"
     )
-    assert "--backbone toy-batch_nrm needs --weights" in said
+    assert "the network toy-batch_nrm needs --weights" in said
     assert "did you mean 'toy-batch_norm', which has its own?" in said
 
 

@@ -267,7 +267,7 @@ def open_backbone(
         bundled = closest(backbone, bundled_names())
         suggestion = f"; did you mean {bundled!r}, which has its own?" if bundled else ""
         raise UserError(
-            f"--backbone {backbone} needs --weights: a .safetensors or .pth file, or hub to download them{suggestion}"
+            f"the network {backbone} needs --weights: a .safetensors or .pth file, or hub to download them{suggestion}"
         )
     return timm_backbone(backbone, weights, norm, protocol)
 
