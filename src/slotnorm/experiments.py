@@ -50,7 +50,7 @@ class Study:
     """How the hours are known."""
     tests: tuple[EvaluationSet, ...]
     norms: tuple[str, ...] = MAIN
-    beside: str | None = None
+    shown_with: str | None = None
     """The study whose runs are shown in the same figures."""
     test_scenes: int = 1280
     test_slots: tuple[int, int] = (3, 24)
@@ -210,7 +210,7 @@ _PAPER = (
     ),
     Study(
         Experiment("ablation", "clevr", 10, _PROPERTIES, 10, ABLATED[0]),
-        "Fig. 14, 15; App. J", _THREE, 8, ESTIMATE, _CLEVR_TESTS[1:], ABLATED, beside="properties",
+        "Fig. 14, 15; App. J", _THREE, 8, ESTIMATE, _CLEVR_TESTS[1:], ABLATED, shown_with="properties",
     ),
 )  # fmt: skip
 
@@ -227,7 +227,7 @@ _SMALL_ONES = (
     Study(
         _generated("toy-ablation", "toy-properties", _TOY_PROPERTIES_SCENES, 5, _TOY_PROPERTIES, ABLATED[0]),
         "as Fig. 14, 15", _THREE, 0.08, _SCALED, _tests("toy-properties", *_TOY_PROPERTIES_OBJECTS), ABLATED,
-        beside="toy-properties", **_TOY_TESTED,
+        shown_with="toy-properties", **_TOY_TESTED,
     ),
     *(
         Study(

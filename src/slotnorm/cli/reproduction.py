@@ -114,7 +114,7 @@ def studies_of(name: str) -> list[experiments.Study]:
     if name in experiments.transfers():
         return [experiments.study(study) for study in experiments.transfers()[name].studies]
     own = experiments.study(name)
-    return [own] if own.beside is None else [experiments.study(own.beside), own]
+    return [own] if own.shown_with is None else [experiments.study(own.shown_with), own]
 
 
 def reproduce(asked: Reproduction) -> Report:

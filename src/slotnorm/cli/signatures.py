@@ -125,8 +125,8 @@ def _unpacked(hint: Any) -> tuple[Any, Argument]:
     """A type and what `Annotated` says beside it."""
     if get_origin(hint) is not Annotated:
         return hint, Argument()
-    kind, *beside = get_args(hint)
-    return kind, next((entry for entry in beside if isinstance(entry, Argument)), Argument())
+    kind, *annotations = get_args(hint)
+    return kind, next((entry for entry in annotations if isinstance(entry, Argument)), Argument())
 
 
 def summary(docstring: str | None) -> str:

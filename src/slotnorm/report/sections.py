@@ -214,6 +214,6 @@ def _sets(name: str, runs: Sequence[RunScores]) -> tuple[str, ...]:
 
 def _with_runs_beside(section: Section, sections: Sequence[Section]) -> Section:
     study = experiments.studies().get(section.study)
-    wanted = study.beside if study else None
+    wanted = study.shown_with if study else None
     runs = [run for other in sections if other.study == wanted for run in other.runs]
     return dataclasses.replace(section, reference_runs=tuple(runs))
