@@ -50,4 +50,7 @@ def running() -> Iterator[Nodes]:
             nodes.add()
             yield nodes
         finally:
+            import ray  # which reads the token when it is imported
+
+            ray.shutdown()  # this process may have joined them
             nodes.cluster.shutdown()
