@@ -198,6 +198,11 @@ def test_an_output_that_nobody_takes_is_not_a_traceback(words: str, stdout: str,
     assert (ended.returncode, ended.stderr.strip()) == (code, sentence)
 
 
+def test_a_refusal_that_cannot_be_written_down_has_its_exit_code() -> None:
+    line = f"{sys.executable} -m slotnorm nosuch 2> /dev/full"
+    assert subprocess.run(["bash", "-c", line], env=os.environ, check=False).returncode == 2
+
+
 def test_work_goes_on_when_the_reader_of_its_notes_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     class Left(io.StringIO):
         def write(self, text: str) -> int:

@@ -103,9 +103,16 @@ def test_a_save_whose_second_file_finds_no_room_leaves_no_first_one(
     assert list((tmp_path / tiny.experiment().run_name / "checkpoints").iterdir()) == []
 
 
+VERBS = [
+    "train", "sweep", "eval", "report", "segment", "demo", "reproduce", "data generate", "data folder",
+    "data clevr", "data movi", "data features", "data check",
+]  # fmt: skip
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_on_a_full_file_system_is_one_sentence_and_goes_on_when_there_is_room(
-    tmp_path: Path, data: Path, record_property: Callable[..., None]
+    tmp_path: Path, data: Path, verb: str, record_property: Callable[..., None]
 ) -> None:
     namespace = ["unshare", "--user", "--map-root-user", "--mount"]
     if shutil.which("unshare") is None or subprocess.run([*namespace, "true"], capture_output=True).returncode:
@@ -113,10 +120,10 @@ def test_every_verb_on_a_full_file_system_is_one_sentence_and_goes_on_when_there
     run = train(tiny.experiment(), tmp_path / "finished", data=data)
     script = Path(__file__).with_name("full_disk_verbs.py")
     answer = subprocess.run(
-        [*namespace, sys.executable, str(script), str(tmp_path), str(data), str(run.path)],
-        capture_output=True, text=True, timeout=3000, check=False,
+        [*namespace, sys.executable, str(script), verb, str(tmp_path), str(data), str(run.path)],
+        capture_output=True, text=True, timeout=1200, check=False,
     )  # fmt: skip
     assert answer.returncode == 0, answer.stdout + answer.stderr
     tried = int(answer.stdout.split()[-1])
-    assert tried > 50
+    assert tried > 0, "the disk was never full"
     record_property("fault", ("a file system without room, every verb that writes", tried, tried))

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from slotnorm import __version__
 from slotnorm.cli import launching
@@ -63,11 +63,11 @@ def run(verbs: Verbs, arguments: list[str]) -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:  # `slotnorm norms | head`: the reader has seen enough
-        _leave_stdout()
+        _leave(sys.stdout)
         sys.exit(0)
     except OSError as error:
         if error.errno in _FULL and error.filename is None:  # `slotnorm norms > FILE`
-            _leave_stdout()
+            _leave(sys.stdout)
             _fail(f"cannot write: {error.strerror}; free some space, or choose another place", UserError.exit_code)
         if error.errno not in _REFUSED or error.filename is None:
             raise
@@ -97,9 +97,9 @@ def _open_closed_streams() -> None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - until the process ends
 
 
-def _leave_stdout() -> None:
+def _leave(stream: TextIO) -> None:
     """Nothing more is written to it, not even when Python ends."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _is_of_memory(error: Exception) -> bool:
@@ -119,7 +119,10 @@ def _require_same_version() -> None:
 
 
 def _fail(sentence: str, exit_code: int) -> None:
-    print(f"slotnorm: {sentence}", file=sys.stderr)
+    try:
+        print(f"slotnorm: {sentence}", file=sys.stderr, flush=True)
+    except OSError:  # it goes to a file, too, and the disk is full: the code still tells
+        _leave(sys.stderr)
     sys.exit(exit_code)
 
 
