@@ -307,9 +307,13 @@ def _is_whole(value: object) -> bool:
 
 
 def _require_name(owner: Any, *names: str) -> None:
-    """Refuse texts that name nothing: they become parts of files' names, and of sentences."""
+    """Refuse texts that name nothing: they become parts of files' names, and of sentences.
+
+    What is not a text at all is refused by the registry that lacks it.
+    """
     for name in names:
-        if len(text := getattr(owner, name)) > _LONGEST_NAME or not text.isprintable():
+        text = getattr(owner, name)
+        if isinstance(text, str) and (len(text) > _LONGEST_NAME or not text.isprintable()):
             raise UserError(f"{name} is {text[:80]!r}, but must have at most {_LONGEST_NAME} letters, all printable")
 
 
