@@ -78,7 +78,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     keep_freed_memory()
-    sizes = [(256, d, k, b) for d, k in ((48, 5), (64, 7)) for b in (4, 16, 32)]
+    sizes = [(256, d, k, b) for d in (48, 64) for k in (5, 7) for b in (4, 16, 32)]
     sizes += [(256, d, k, 4) for d, k in ((64, 11), (64, 21), (128, 7), (128, 11), (128, 21))]
     sizes += [(n, d, k, 4) for n in (784, 4096) for d in (64, 128) for k in (7, 11, 21)]
     sizes += [(16384, d, k, 2) for d in (64, 128) for k in (7, 11, 21)]
