@@ -2,8 +2,10 @@
 
 import csv
 import io
+import itertools
 from dataclasses import replace
 from statistics import median
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +14,9 @@ from made_up_rows import SHAPES, made_up
 from slotnorm.evaluation.rows import Rows
 from slotnorm.report import resampling
 from slotnorm.report.appearance import signed
+from slotnorm.report.drawing import forest_figure
 from slotnorm.report.drawing.forest_figure import draw_forest, forests
+from slotnorm.report.drawing.sheet import Block, Words
 from slotnorm.report.effects import ALL, PROPOSED_LESS_OTHERS, WITHOUT_FAILED, Effect, effects, to_csv, to_markdown
 from slotnorm.report.scores import summarize
 from slotnorm.report.sections import Section
@@ -204,10 +208,29 @@ def test_runs_beside_are_compared_with_and_not_told_twice() -> None:
 def test_the_forest_plot_has_a_row_for_each_and_is_drawn_alike_twice(measured: tuple[Effect, ...]) -> None:
     drawn = forests(measured)
     assert [forest.name for forest in drawn] == ["effect", "effect with more objects", "effect differences"]
-    assert drawn[0].groups[0].rows[0].label == "Baseline (3 runs)"
+    assert drawn[0].groups[0].rows[0].label == "Baseline (3 runs, rough)"
+    assert [row.label for row in drawn[0].groups[0].rows][-1] == "Proposed − others"
     assert len(drawn[2].groups[0].rows) == 5
     assert len(drawn[0].groups[0].rows[0].marks["f_ari"].dots) == 3
     assert draw_forest(drawn[0]) == draw_forest(drawn[0])
+
+
+def test_every_study_of_the_forest_plot_stands_on_its_own_ground(
+    found: tuple[Effect, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forest_figure, "files", lambda sheet, form: {"sheet": sheet})
+    (first, *_) = forests(found)
+    many = replace(first, groups=first.groups * 6)
+    sheet: Any = draw_forest(many)["sheet"]
+    grounds = [item.box for item in sheet.items if isinstance(item, Block)]
+    assert len(grounds) == 3
+    titles = [item for item in sheet.items if isinstance(item, Words) and item.text == first.groups[0].title]
+    for number, (title, following) in enumerate(itertools.pairwise([*titles, None])):
+        assert title is not None
+        shaded = [box for box in grounds if box.top < title.y < box.bottom]
+        assert len(shaded) == (number % 2 == 0), "every other study is shaded"
+        if shaded and following is not None:
+            assert shaded[0].bottom < following.y
 
 
 @pytest.mark.parametrize(("value", "words"), [(0.0, "0.000"), (-0.0002, "0.000"), (-0.1, "−0.100"), (0.02, "+0.020")])

@@ -12,17 +12,20 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import RendererAgg
+from matplotlib.font_manager import FontProperties
 from PIL import Image
 
 from made_up_rows import made_up, save
 from slotnorm.errors import UserError
 from slotnorm.evaluation.rows import Rows
 from slotnorm.report.curves import Figure, Panel, figures, gathered
-from slotnorm.report.drawing import fonts
+from slotnorm.report.drawing import fonts, png
 from slotnorm.report.drawing.axes import Scale, plain_number
-from slotnorm.report.drawing.choice import Choice, shows_only_noise
+from slotnorm.report.drawing.choice import Choice, is_flat, shows_only_noise
 from slotnorm.report.drawing.curve_figures import draw
 from slotnorm.report.drawing.layout import Format
+from slotnorm.report.drawing.sheet import Sheet
 from slotnorm.report.drawing.style import STYLES, contrast
 from slotnorm.report.safe_names import latex as escaped
 from slotnorm.report.scores import summarize
@@ -162,6 +165,30 @@ def test_a_panel_of_overlapping_runs_without_a_change_is_noise_and_others_are_no
     assert not shows_only_noise(panel_of(FLAT, falling))  # a curve changes
     assert not shows_only_noise(panel_of(FLAT[:2], FLAT))  # two runs do not tell what is noise
     assert shows_only_noise(panel_of(FLAT, [[0.2, np.nan], [0.3, np.nan], [0.25, np.nan]]))
+
+
+def test_a_score_that_is_the_same_to_two_decimals_shows_nothing() -> None:
+    zero = [[0.0, 0.001], [0.0, 0.004], [0.002, 0.0]]
+    rising = [[0.0, 0.01], [0.0, 0.02], [0.002, 0.03]]
+    assert is_flat(panel_of(zero, zero))
+    assert shows_only_noise(panel_of(zero[:1], zero[:1]))  # whatever the number of runs
+    assert not is_flat(panel_of(zero, rising))
+    assert not is_flat(dataclasses.replace(panel_of(zero, zero), metric="l2"))  # an error has no scale of its own
+
+
+def test_words_of_a_png_stand_where_matplotlib_puts_them() -> None:
+    sheet = Sheet(120, 40, "#ffffff", "")
+    sheet.words(13.3, 21.7, "F-ARI jÅg 0.5", 7.5, "#202020")
+    ours = np.asarray(Image.open(io.BytesIO(png.to_png(sheet, 1.0))).convert("L"), dtype=float)
+    scale = 240 / 72
+    renderer = RendererAgg(round(120 * scale), round(40 * scale), 240)
+    context = renderer.new_gc()
+    context.set_foreground("#202020")
+    letters = FontProperties(fname=str(fonts.file_of()), size=7.5)
+    renderer.draw_text(context, round(13.3 * scale), round(21.7 * scale), "F-ARI jÅg 0.5", letters, 0)
+    theirs = 255 - np.asarray(renderer.buffer_rgba())[:, :, 3].astype(float) * (255 - 0x20) / 255
+    assert (ours < 128).sum() > 200
+    assert np.abs(ours - theirs).max() <= 2
 
 
 def test_panels_of_noise_are_left_out_and_said(figure: Figure) -> None:

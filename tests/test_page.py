@@ -20,6 +20,7 @@ from slotnorm.report.appearance import looks
 from slotnorm.report.contents import compose
 from slotnorm.report.diagnostics import Diagnostics
 from slotnorm.report.drawing.axes import round_numbers
+from slotnorm.report.page import results
 from slotnorm.report.page.markup import element, embedded
 from slotnorm.report.page.page import LARGEST, render
 from slotnorm.report.page.pixels import Sprites
@@ -389,6 +390,26 @@ def test_claims_and_provenance_are_there(report, page):
     assert "b" * 64 in page.text
     assert "versions.torch" in page.text
     assert "A note." in page.text
+
+
+def test_a_claim_says_its_scale_and_a_study_what_it_is(report):
+    (contents,) = report.sections
+    second = dataclasses.replace(contents, stem="second", section=dataclasses.replace(contents.section, title="second"))
+    claim = next(outcome for outcome in report.outcomes if outcome.verdict != "not run" and outcome.scale == "toy")
+    scales = [dataclasses.replace(claim, scale=scale) for scale in ("clevr-mini", "toy")]
+    page = Parsed(render(dataclasses.replace(report, sections=(contents, second), outcomes=tuple(scales))))
+    for scale in ("clevr-mini", "toy"):
+        assert f"{claim.claim.number}. {claim.claim.statement} {scale}" in page.text
+    assert "toy trained with 5 slots on scenes of at most 4 objects" in page.text
+    assert f"toy: {len(contents.section.runs)} runs" in page.text  # whose provenance is folded below
+
+
+def test_panels_without_anything_to_see_are_named_and_not_drawn(report, monkeypatch):
+    everything = Parsed(render(report))
+    monkeypatch.setattr(results, "is_flat", lambda panel: panel.metric == "ari")
+    page = Parsed(render(report))
+    assert "the same to two decimals: ARI ↑ with 2 to 4 objects, as in training; ARI" in page.text
+    assert 0 < len(page.data["panels"]) < len(everything.data["panels"])
 
 
 def test_it_stays_below_its_limit_by_showing_fewer_scenes(report, html):

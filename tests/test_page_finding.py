@@ -6,9 +6,11 @@ import pytest
 
 from made_up_page import made_up_report
 from slotnorm.report.effects import Change
+from slotnorm.report.page import finding
 from slotnorm.report.page.finding import find, leading, over_studies
 from slotnorm.report.page.words import counted, listed
 from slotnorm.report.resampling import Interval
+from slotnorm.report.scores import Spread
 
 
 def changed(report, changes: dict[str, tuple[float, float, float]], metric: str = "f_ari", **facts):
@@ -142,6 +144,25 @@ def test_over_all_studies_it_is_counted_where_the_proposed_keep_more(report):
     noise = dataclasses.replace(report, effects=tuple(_noisy(effect) for effect in report.effects))
     assert "by no more than can be noise (95 % interval −1.00 to +1.00" in over_studies(noise)
     assert over_studies(dataclasses.replace(report, effects=())) == ""
+    lone = tuple(
+        dataclasses.replace(
+            effect, differences=tuple(dataclasses.replace(pair, over="scenes") for pair in effect.differences)
+        )
+        for effect in report.effects
+    )
+    mixed = over_studies(dataclasses.replace(report, effects=(*twice.effects, *lone)))
+    assert "in 2 of 2 studies, beyond the noise of scenes and runs, and less in 0; they keep more" in mixed
+    assert mixed.endswith("in 1 of 1 study with one run each, beyond the noise of scenes alone, and less in 0.")
+
+
+def test_who_had_less_to_lose_is_named(report, monkeypatch):
+    assert not any("to lose" in hedge for hedge in find(report).hedges)
+    low = {"batch_norm": 0.6}
+    monkeypatch.setattr(
+        finding, "at_slots", lambda section, norm, *place: Spread(low.get(norm, 0.82), 0.0, 0.0, 0.0, 1)
+    )
+    hedge = "Not all had as much to lose: with 5 slots batch norm 0.60, but the baseline 0.82 and weighted sum 0.82."
+    assert hedge in find(report).hedges
 
 
 def _noisy(effect):

@@ -451,6 +451,19 @@ def test_a_curve_is_drawn_where_its_values_are_and_named_at_its_end(page):
         assert right <= drawn["width"] + 1
 
 
+def test_the_numbers_beside_a_small_scale_are_not_cut_off(page):
+    plotted(page, PANEL)
+    left = page.execute_script("""
+        const plot = plots.get(document.querySelector(arguments[0]).dataset.panel);
+        plot.panel.all.limits = [0, 0.00125];
+        plot.panel.kept.limits = [0, 0.00125];
+        plot.draw();
+        return [...plot.svg.querySelectorAll("text.left")].map((text) => [text.textContent, text.getBBox().x]);
+    """, PANEL)  # fmt: skip
+    assert "0.00025" in [words for words, _ in left]
+    assert all(x >= 0 for _, x in left)
+
+
 def test_paths_are_read_at_the_nearest_place_and_by_keyboard(page):
     plot = plotted(page, PATHS)
     plot.send_keys(HOME)
@@ -497,6 +510,23 @@ def test_a_narrow_screen_does_not_scroll_sideways(driver, address, width):
     wait(driver, "document.querySelector('#into-scores').dataset.shown")
     assert driver.execute_script("return innerWidth") == width
     assert driver.execute_script("return document.documentElement.scrollWidth") == width
+
+
+def test_on_a_phone_no_name_of_six_normalizations_is_broken(driver, folder):
+    norms = [*MAIN, "unnormalized", "kd_layer_norm"]
+    path = folder / "six.html"
+    path.write_text(render(made_up_report(failed=(), norms=norms, scenes=2)), "utf-8")
+    opened(driver, path.as_uri(), STILL, width=420, height=860, mobile=True)
+    lines = driver.execute_script("""
+        return [...document.querySelectorAll(".tiles .variant b")].map((name) => {
+          const words = name.textContent.split(/[ -]/).length;
+          const range = document.createRange(); range.selectNodeContents(name);
+          const tops = new Set([...range.getClientRects()].map((box) => Math.round(box.top)));
+          return [name.textContent, words, tops.size];
+        });
+    """)
+    assert len(lines) == 6
+    assert all(rows <= words for _, words, rows in lines), lines
 
 
 def test_dark_mode_is_dark_and_readable(driver, address):

@@ -150,7 +150,10 @@ def _means(
     flat = values.reshape(len(images), -1)
     known = ~np.isnan(flat)
     filled = np.where(known, flat, 0).astype(dtype)
-    kinds, kind = np.unique(known, axis=1, return_inverse=True)  # scenes have a value in most columns or in none
+    if known.all():
+        kinds, kind = known[:, :1], np.zeros(flat.shape[1], dtype=np.intp)
+    else:
+        kinds, kind = np.unique(known, axis=1, return_inverse=True)  # scenes have a value in most columns or in none
     weights = _scene_weights(dataset, len(images))
     for start in range(0, RESAMPLES, _AT_ONCE):
         drawn = weights[start : start + _AT_ONCE].astype(dtype)

@@ -4,9 +4,11 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from slotnorm.errors import UserError, nearest
 from slotnorm.metrics import all_metrics
-from slotnorm.report.appearance import GUESS, ordered
+from slotnorm.report.appearance import GUESS, measure, ordered
 from slotnorm.report.curves import Figure, Panel, PathPanel
 from slotnorm.report.diagnostics import Diagnostics
 from slotnorm.report.drawing.layout import Format
@@ -15,6 +17,7 @@ from slotnorm.report.effects import PROPOSED_LESS_OTHERS, Difference, Effect
 from slotnorm.report.sections import Section
 
 _FEWEST_RUNS = 3  # of which the range tells what noise is
+_VISIBLE = 0.005  # a score whose every number is the same to two decimals shows nothing
 
 
 @dataclass(frozen=True)
@@ -110,10 +113,13 @@ class Choice:
 
 
 def shows_only_noise(panel: Panel) -> bool:
-    """Whether all runs of all normalizations overlap at every point, and no curve leaves the range of its own runs.
+    """Whether all runs of all normalizations overlap at every point, and no curve leaves the range of its own runs; or
+    there is nothing to see at all.
 
     With fewer than three runs of a normalization nobody knows what is noise; paths of two scores are always drawn.
     """
+    if is_flat(panel):
+        return True
     if isinstance(panel, PathPanel) or any(len(curve.runs) < _FEWEST_RUNS for curve in panel.curves.values()):
         return False
     first = panel.train_slots if panel.against == "slots" else 0
@@ -126,6 +132,16 @@ def shows_only_noise(panel: Panel) -> bool:
         for point, edges in zip(curve.x[kept].tolist(), own, strict=True):
             ranges.setdefault(point, []).append(edges)
     return bool(ranges) and all(map(_overlap, ranges.values()))
+
+
+def is_flat(panel: Panel) -> bool:
+    """Whether all runs of all normalizations, at every point, differ by no more than a score's two decimals show."""
+    shown = measure(panel.metric)
+    if isinstance(panel, PathPanel) or not (shown.higher_is_better or shown.is_share):
+        return False
+    known = [curve for curve in panel.curves.values() if curve.count.any()]
+    lows, highs = [np.nanmin(curve.low) for curve in known], [np.nanmax(curve.high) for curve in known]
+    return bool(known and max(highs) - min(lows) < _VISIBLE)
 
 
 def _overlap(ranges: Sequence[tuple[float, float]]) -> bool:

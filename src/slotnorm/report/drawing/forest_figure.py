@@ -12,16 +12,19 @@ from slotnorm.report.drawing.axes import Axes, Scale
 from slotnorm.report.drawing.layout import Format, files, mark_size
 from slotnorm.report.drawing.sheet import Box, Sheet
 from slotnorm.report.drawing.style import Style
-from slotnorm.report.effects import ALL, PROPOSED_LESS_OTHERS, SHOWN, Effect, grouped
-from slotnorm.report.resampling import Interval
+from slotnorm.report.effects import ALL, PROPOSED_LESS_OTHERS, SHOWN, Difference, Effect, grouped
+from slotnorm.report.resampling import FEW_RUNS, Interval
 from slotnorm.report.safe_names import file_name
 
 # in points where letters have 7.5
-_ROW, _HEAD = 10.0, 13.0
+_ROW, _HEAD, _FOOT = 10.0, 13.0, 3.0
 _NARROWEST, _BETWEEN = 92.0, 8.0
 _ABOVE, _BELOW = 13.0, 15.0
 _NEUTRAL = "#4a4a4a"
-_DOTS = "hollow: each run; filled: their median; line: its 95 % interval over scenes and runs"
+_DOTS = (
+    "hollow: each run; filled: their median; line: its 95 % interval over scenes and runs, rough with fewer than "
+    f"{FEW_RUNS} runs; proposed (weighted sum, batch norm) − others (baseline, layer norm): right of 0 they keep more"
+)
 _PAIRS = "difference of median changes, 95 % interval, on the same scenes; right of 0 the first keeps more of its score"
 
 
@@ -106,15 +109,20 @@ def _changes(effects: Mapping[str, Effect]) -> Iterable[ForestRow]:
             if (change := effect.change(norm)) is not None:
                 marks[metric] = ForestMark(change.median, change.interval, tuple(change.runs.values()))
         yield ForestRow(f"{look.label} ({_runs(marks)})", look.color, look.marker, marks)
+    yield from _pairs(effects, lambda pair: (pair.norm, pair.than) == PROPOSED_LESS_OTHERS)
 
 
 def _runs(marks: Mapping[str, ForestMark]) -> str:
     count = max(len(mark.dots) for mark in marks.values())
-    return f"{count} runs" if count != 1 else "1 run, scenes only"
+    return "1 run, scenes only" if count == 1 else f"{count} runs{', rough' * (count < FEW_RUNS)}"
 
 
 def _differences(effects: Mapping[str, Effect]) -> Iterable[ForestRow]:
-    by_label = {pair.label: pair for effect in effects.values() for pair in effect.differences}
+    return _pairs(effects, lambda pair: True)
+
+
+def _pairs(effects: Mapping[str, Effect], wanted: Callable[[Difference], bool]) -> Iterable[ForestRow]:
+    by_label = {pair.label: pair for effect in effects.values() for pair in effect.differences if wanted(pair)}
     for label, difference in by_label.items():
         marks = {
             metric: ForestMark(pair.value, pair.interval)
@@ -193,6 +201,7 @@ def _draw_block(
                 if metric in row.marks:
                     _draw_mark(axes, middle, row, row.marks[metric])
             y += _ROW * unit
+        y += _FOOT * unit
 
 
 def _draw_mark(axes: Axes, y: float, row: ForestRow, mark: ForestMark) -> None:
@@ -219,7 +228,7 @@ def _scale(forest: Forest, metric: str) -> Scale:
 
 def _heights(forest: Forest) -> list[float]:
     """Of the groups, in points where letters have 7.5."""
-    return [_HEAD + _ROW * len(group.rows) + 3 for group in forest.groups]
+    return [_HEAD + _ROW * len(group.rows) + _FOOT for group in forest.groups]
 
 
 def _label_widths(forest: Forest, style: Style) -> list[float]:

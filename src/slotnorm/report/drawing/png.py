@@ -1,7 +1,8 @@
 """A sheet as PNG: matplotlib's renderer of pixels draws the same lines, marks and words."""
 
 import io
-from functools import cache
+import math
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.font_manager import FontProperties
 from matplotlib.path import Path
 from matplotlib.transforms import Affine2D, Bbox
+from numpy.typing import NDArray
 from PIL import Image
 
 from slotnorm.report.drawing import fonts
@@ -46,9 +48,7 @@ class _Canvas:
     def draw(self, item: Line | Marks | Block | Words) -> None:
         context = self.renderer.new_gc()
         if isinstance(item, Words):
-            context.set_foreground(item.color)
-            x, y = self.place.transform((item.left, item.y))
-            self.renderer.draw_text(context, x, self.renderer.height - y, item.text, _letters(item.size, item.bold), 0)
+            self._write(item)
         elif isinstance(item, Block):
             context.set_linewidth(0)
             box = item.box
@@ -69,6 +69,19 @@ class _Canvas:
             )  # fmt: skip
         context.restore()
 
+    def _write(self, words: Words) -> None:
+        """Lay the words over what is there, at whole pixels, so that each is made of letters but once."""
+        pixels = np.asarray(self.renderer.buffer_rgba())
+        ink, left_of, up = _inked(words.text, words.size, words.bold, round(self.renderer.dpi))
+        x, y = self.place.transform((words.left, words.y))
+        left, top = round(x) + left_of, round(self.renderer.height - y) - up
+        height, width = ink.shape
+        rows = slice(max(0, top), min(len(pixels), top + height))
+        columns = slice(max(0, left), min(pixels.shape[1], left + width))
+        share = ink[rows.start - top : rows.stop - top, columns.start - left : columns.stop - left, None] / 255
+        below = pixels[rows, columns, :3]
+        below[:] = np.rint(below + share * (255 * np.asarray(to_rgb(words.color)) - below))
+
     def _pen(self, context: Any, color: str, width: float, inside: Box | None) -> None:
         context.set_foreground(color)
         context.set_linewidth(width)  # in points, as dashes
@@ -81,6 +94,25 @@ class _Canvas:
 
 def _closed(corners: Points) -> Path:
     return Path(np.concatenate([corners, corners[:1]]), closed=True)
+
+
+@lru_cache(maxsize=2048)
+def _inked(text: str, size: float, bold: bool, dots: int) -> tuple[NDArray[np.uint8], int, int]:
+    """How much of each pixel the words cover, of 255; and where that is from their left end on their line: how many
+    pixels to the right of it, and up."""
+    letter = math.ceil(size * dots / 72)
+    width = math.ceil(fonts.width(text, size, bold) * dots / 72) + 2 * letter
+    renderer = RendererAgg(width, 3 * letter, dots)
+    context = renderer.new_gc()
+    renderer.draw_text(context, letter, 2 * letter, text, _letters(size, bold), 0)
+    context.restore()
+    ink = np.asarray(renderer.buffer_rgba())[:, :, 3]
+    rows, columns = (np.flatnonzero(ink.any(axis=axis)) for axis in (1, 0))
+    if not len(rows):
+        return np.empty((0, 0), np.uint8), 0, 0
+    cut = ink[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1].copy()
+    cut.setflags(write=False)
+    return cut, int(columns[0]) - letter, 2 * letter - int(rows[0])
 
 
 @cache

@@ -5,7 +5,7 @@ from slotnorm.evaluation.diagnosis import OCCUPIED
 from slotnorm.report.contents import SectionContents
 from slotnorm.report.curves import Figure, TitledPanel
 from slotnorm.report.page import words
-from slotnorm.report.page.markup import element
+from slotnorm.report.page.markup import Markup, element
 from slotnorm.report.page.panels import Shown, draw_panels, shown_panels
 from slotnorm.report.page.parts import Draft, Part, folded, listing, own_title, panel_title, part, prose
 from slotnorm.report.page.tables import draw_claims, draw_excluded, draw_judged, draw_provenance, draw_with_and_without
@@ -18,7 +18,12 @@ _RULE = (
 _CLAIMS = (
     "The paper behind these models (Krimmel, Achterhold and Stückler, Attention Normalization Impacts Cardinality "
     "Generalization in Slot Attention, TMLR 2024) makes statements that can be checked. Each is written as a rule in "
-    "code and applied to the runs of this report, failed ones left out, as there."
+    "code and applied to the runs of this report, failed ones left out, as there. A comparison is decided only when "
+    "its whole 95 % interval lies on one side, else the claim is undecided.",
+    "Behind each stands the scale of the runs: full is the paper's own, clevr-mini has CLEVR pictures of 64x64 pixels, "
+    "small and toy have scenes that this program made, and exact needs no run. K is the number of slots; the proposed "
+    "are weighted sum and batch norm; (6, 7) are models trained on at most 6 objects with 7 slots; CLEVR10 are scenes "
+    "of CLEVR with at most 10 objects; l2 is the squared error of what is rebuilt.",
 )
 _TABLES = "Medians over runs of the mean over a set's scenes, with the largest deviation of a run from them."
 _INSIDE = (
@@ -43,7 +48,7 @@ def failed_runs(draft: Draft) -> Part:
 
 
 def claims(draft: Draft) -> Part:
-    return part("claims", "Appendix: claims of the paper", *prose(_CLAIMS), draw_claims(draft.report.outcomes))
+    return part("claims", "Appendix: claims of the paper", *prose(*_CLAIMS), draw_claims(draft.report.outcomes))
 
 
 def tables(draft: Draft) -> Part:
@@ -98,7 +103,21 @@ def _diagnosed(contents: SectionContents) -> list[Shown]:
 
 def provenance(draft: Draft) -> Part:
     told = f"Made by slotnorm {__version__}. Unfold a run for its command, versions and hashes."
-    return part("provenance", "Appendix: provenance", *prose(told), draw_provenance(draft.report.provenance))
+    return part("provenance", "Appendix: provenance", *prose(told), *_provenance(draft))
+
+
+def _provenance(draft: Draft) -> list[Markup]:
+    """Runs as they are, or where there are several studies those of each folded."""
+    if len(draft.report.sections) == 1:
+        return [draw_provenance(draft.report.provenance)]
+    left = {(run["run"], run["path"]): run for run in draft.report.provenance}
+    parts = []
+    for contents in draft.report.sections:
+        names = [(run.name, run.facts.get("path")) for run in contents.section.runs]
+        own = [left.pop(name) for name in names if name in left]
+        told = f"{contents.section.title}: {words.counted(len(own), 'run')}"
+        parts += [folded(told, draw_provenance(own))] if own else []
+    return [*parts, draw_provenance(left.values())]
 
 
 def notes(draft: Draft) -> Part | None:

@@ -29,7 +29,8 @@ class Plot {
     this.width = Math.max(240, Math.round((this.drawnFor || 360 * unit) / unit));
     this.height = Math.round(Math.min(280, Math.max(210, 0.62 * this.width)));
     const longest = Math.max(0, ...this.shown.curves.map((curve) => widthOf(this.label(curve.norm))));
-    this.box = { left: 42, right: this.width - 14 - longest, top: 12, bottom: this.height - 36 };
+    const numbers = this.shown.curves.length ? ticks(...this.shown.limits, 5).map(([, text]) => widthOf(text)) : [];
+    this.box = { left: Math.max(42, 12 + Math.max(0, ...numbers)), right: this.width - 14 - longest, top: 12, bottom: this.height - 36 };
     const label = `${this.panel.title}. Left and right arrow keys read the values.`;
     this.svg = shape("svg", {
       viewBox: `0 0 ${this.width} ${this.height}`, tabindex: "0", role: "img", "aria-label": label, class: "drawing",
@@ -275,7 +276,7 @@ const ticks = (low, high, most) => {
   const found = [];
   for (let at = Math.ceil(low / step - 1e-9); at <= Math.floor(high / step + 1e-9); at += 1) found.push(at * step);
   const close = (value, decimals) => Math.abs(value - Number(value.toFixed(decimals))) < 1e-9 * Math.max(1, Math.abs(value));
-  let decimals = 1;
+  let decimals = step < 1 ? 1 : 0;
   while (decimals < 12 && !found.every((value) => close(value, decimals))) decimals += 1;
   return found.map((value) => [value, written(value, decimals)]);
 };

@@ -12,6 +12,7 @@ from slotnorm.report.contents import Report, SectionContents
 from slotnorm.report.effects import ALL, PROPOSED_LESS_OTHERS, WITHOUT_FAILED, Change, Effect
 from slotnorm.report.page.words import counted, listed, set_in_words
 from slotnorm.report.resampling import Interval
+from slotnorm.report.tables import at_slots
 
 SCORE = (
     "Slot Attention takes a scene apart into slots, at best one for each object. F-ARI says how well the slots tell "
@@ -20,6 +21,7 @@ SCORE = (
 COMPARED = "The baseline is the usual Slot Attention; the others differ from it in one line, a normalization."
 _VISIBLE = 0.005  # a change that rounds to 0.00 is none
 _MUCH = 0.05  # of ARI: worth a word on the first screen
+_LESS = 0.1  # of F-ARI at the training K: a start that is worth a word
 _MOST_NAMED = 3
 
 
@@ -65,7 +67,8 @@ def find(report: Report) -> Finding:
     before, after = effect.slots
     sentence = f"With {after} slots instead of {before}, {_contrasted(_clauses(named))}."
     hedges = [
-        _words(named), _ground(report, contents, effect), _noise(effect, named), _background(report, contents, named),
+        _words(named), _start(contents, effect, named), _ground(report, contents, effect), _noise(effect, named),
+        _background(report, contents, named),
         _pictured(contents, effect),
     ]  # fmt: skip
     return Finding(sentence, tuple(hedge for hedge in hedges if hedge))
@@ -148,6 +151,19 @@ def name(change: Change) -> str:
     )
 
 
+def _start(contents: SectionContents, effect: Effect, named: Sequence[Change]) -> str:
+    """Who had far less to lose: a normalization that keeps a low score keeps little."""
+    section, slots = contents.section, effect.slots[0]
+    scores = {change.norm: at_slots(section, change.norm, "f_ari", effect.dataset, slots).median for change in named}
+    best = max(scores.values())
+    low = [change for change in named if scores[change.norm] < best - _LESS]
+    if not low:
+        return ""
+    shown = listed([f"{name(change)} {scores[change.norm]:.2f}" for change in low])
+    rest = listed([f"{name(change)} {scores[change.norm]:.2f}" for change in named if change not in low])
+    return f"Not all had as much to lose: with {counted(slots, 'slot')} {shown}, but {rest}."
+
+
 def _ground(report: Report, contents: SectionContents, effect: Effect) -> str:
     """Which runs and scenes the sentence rests on."""
     counts = {len(change.runs) for change in effect.changes}
@@ -228,9 +244,15 @@ def over_studies(report: Report) -> str:
             return f"Taken together, {proposed} differ from {others} by no more than can be noise{interval}."
         verb = "keep" if pair.value > 0 else "lose"
         return f"Taken together, {proposed} {verb} {abs(pair.value):.2f} more of their F-ARI than {others}{interval}."
-    known = [pair.interval for pair in pairs if pair.interval is not None]
-    more, less = sum(interval.low > 0 for interval in known), sum(interval.high < 0 for interval in known)
-    return (
-        f"Taken together, {proposed} keep more of their F-ARI than {others} in {more} of "
-        f"{counted(len(pairs), 'study')}, beyond the noise of scenes and runs, and less in {less}."
-    )
+    several = [pair for pair in pairs if "runs" in pair.over]
+    single = [pair for pair in pairs if "runs" not in pair.over]
+    sentences = []
+    for some, noise, such in ((several, "scenes and runs", ""), (single, "scenes alone", " with one run each")):
+        known = [pair.interval for pair in some if pair.interval is not None]
+        more, less = sum(interval.low > 0 for interval in known), sum(interval.high < 0 for interval in known)
+        if some:
+            sentences.append(
+                f"keep more of their F-ARI than {others} in {more} of {counted(len(some), 'study')}{such}, beyond the "
+                f"noise of {noise}, and less in {less}"
+            )
+    return f"Taken together, {proposed} {'; they '.join(sentences)}."

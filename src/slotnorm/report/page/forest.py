@@ -7,7 +7,16 @@ from dataclasses import dataclass
 from slotnorm.report.appearance import looks, measure, signed
 from slotnorm.report.contents import Report
 from slotnorm.report.drawing.axes import round_numbers
-from slotnorm.report.effects import ALL, SHOWN, WITHOUT_FAILED, Change, Difference, Effect, shown_interval
+from slotnorm.report.effects import (
+    ALL,
+    PROPOSED_LESS_OTHERS,
+    SHOWN,
+    WITHOUT_FAILED,
+    Change,
+    Difference,
+    Effect,
+    shown_interval,
+)
 from slotnorm.report.page.markup import Markup, element, joined
 from slotnorm.report.page.panels import css_class, marker
 from slotnorm.report.page.tables import wide
@@ -84,9 +93,16 @@ def _folded(words: str, table: Markup) -> Markup:
     return element("details", element("summary", words), table)
 
 
+def _entries(effect: Effect, pairs: bool) -> list[Change | Difference]:
+    """The rows of a study: changes, and what the proposed keep beyond the others; or every pair."""
+    if pairs:
+        return list(effect.differences)
+    together = [pair for pair in effect.differences if (pair.norm, pair.than) == PROPOSED_LESS_OTHERS]
+    return [*effect.changes, *together]
+
+
 def _forest(effects: Sequence[Effect], sections: dict[str, Section], caption: str, pairs: bool = False) -> Markup:
-    entries = [entry for effect in effects for entry in (effect.differences if pairs else effect.changes)]
-    scale = Scale.of(entries)
+    scale = Scale.of([entry for effect in effects for entry in _entries(effect, pairs)])
     head = element(
         "tr", element("th", "", scope="col"), element("th", _axis(scale), scope="col", aria_label="change, drawn"),
         element("th", "difference [95 %]" if pairs else "median [95 %]", scope="col"),
@@ -98,7 +114,7 @@ def _forest(effects: Sequence[Effect], sections: dict[str, Section], caption: st
         words = f"{effect.section}: {effect.slots[0]} to {effect.slots[1]} slots"
         words += f", {objects_in_words(section, effect.dataset)}"
         rows = [element("tr", element("th", words, scope="colgroup", colspan=3 if pairs else 4), class_="part")]
-        rows += [_row(entry, scale) for entry in (effect.differences if pairs else effect.changes)]
+        rows += [_row(entry, scale) for entry in _entries(effect, pairs)]
         bodies.append(element("tbody", *rows))
     table = element("table", element("caption", caption), element("thead", head), *bodies, class_="forest")
     return wide(table, caption)

@@ -10,7 +10,7 @@ from slotnorm.report.contents import Report
 from slotnorm.report.curves import Panel
 from slotnorm.report.page.markup import Markup, element
 from slotnorm.report.page.slider import Slider
-from slotnorm.report.page.words import objects_in_words, set_in_words
+from slotnorm.report.page.words import objects_in_words, set_in_words, study_in_short
 from slotnorm.report.sections import Section
 
 
@@ -34,7 +34,9 @@ class Draft:
 
     def heading_of(self, section: Section) -> Markup | None:
         """The study's name above its figures, where there are several studies."""
-        return element("h3", section.title) if len(self.report.sections) > 1 else None
+        if len(self.report.sections) == 1:
+            return None
+        return element("h3", section.title, " ", element("small", study_in_short(section)))
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ def listing(sentences: Iterable[str]) -> Markup | None:
 def panel_title(section: Section, panel: Panel) -> str:
     """ "F-ARI ↑ with 2 to 4 objects, as in training"."""
     score = measure(panel.metric)
-    name = "Squared error" if panel.metric == "l2" else score.label
+    name = "Squared error" if panel.metric == "l2" else score.label[:1].upper() + score.label[1:]
     if panel.against == "objects":
         return f"{name} {score.arrow} with {panel.slots} slots"
     return f"{name} {score.arrow} with {set_in_words(section, panel.datasets[-1])}"

@@ -7,6 +7,7 @@ from slotnorm.report.appearance import AVERAGE_PRECISIONS
 from slotnorm.report.background_figure import Background
 from slotnorm.report.count_figure import Counting
 from slotnorm.report.curves import Panel
+from slotnorm.report.drawing.choice import is_flat
 from slotnorm.report.effects import DEFINITION, METRICS
 from slotnorm.report.page.finding import over_studies
 from slotnorm.report.page.forest import draw_effects
@@ -37,11 +38,16 @@ _PROPERTIES = (
 )
 _EFFECT = (
     "What three times as many slots do to a score. Hollow: each run. Filled: the median of their changes. Line: its "
-    "95 % interval. Left of zero the score is lost."
+    "95 % interval. Left of zero the score is lost. Last in a study: how much more of it the two normalizations that "
+    "the paper proposes, weighted sum and batch norm, keep than baseline and layer norm."
 )
+_FLAT = "Not drawn, since all numbers are the same to two decimals:"
 _NO_EFFECT = "No study was tested both with as many slots as in training and with three times as many."
 _NO_SCORES = "Nothing was compared with true objects, so nobody knows what more slots do to a score."
-_TRANSFER = "The same models on scenes of another kind, which they were never trained on (zero-shot)."
+_TRANSFER = (
+    "The same models on scenes of another kind, which they were never trained on (zero-shot). In brackets: the most "
+    "objects of a scene in training, and the slots."
+)
 
 _SPOKEN_OF = ("f_ari", "ari", "l2", *AVERAGE_PRECISIONS)
 
@@ -125,9 +131,12 @@ def _curves(
             for shown in shown_panels(results.figures, results.figures_without_failed)
             if wanted(section, shown.panel)
         ]  # fmt: skip
-        if panels:
+        flat = [panel_title(section, shown.panel) for shown in panels if is_flat(shown.panel)]
+        panels = [shown for shown in panels if not is_flat(shown.panel)]
+        if panels or flat:
             titled = [[(panel_title(section, shown.panel), shown) for shown in group] for group in _groups(panels)]
             children += [draft.heading_of(section), *(draw_panels(group, draft.panels) for group in titled)]
+            children += [element("p", f"{_FLAT} {'; '.join(flat)}.", class_="quiet")] if flat else []
     return part(name, heading, *prose(words), pictures, *children) if children else None
 
 

@@ -77,9 +77,10 @@ def draw_claims(outcomes: Sequence[Outcome]) -> Markup:
 
 
 def _claim(outcome: Outcome) -> Markup:
-    scale = f"Scale: {outcome.scale}. Runs: {outcome.section}."
+    scale = f"Runs: {outcome.section}."
     scale += f" Undecided: {', '.join(outcome.reasons)}." if outcome.reasons else ""
-    head = [_badge(outcome.verdict), " ", element("span", f"{outcome.claim.number}. {outcome.claim.statement}")]
+    statement = element("span", f"{outcome.claim.number}. {outcome.claim.statement}")
+    head = [_badge(outcome.verdict), " ", statement, " ", element("small", outcome.scale)]
     findings = []
     for finding in outcome.findings:
         verdict = {True: "agrees", False: "differs", None: "undecided"}[finding.holds]
@@ -147,7 +148,7 @@ def draw_verdicts(found: Sequence[Verdict]) -> Markup:
 
 
 def draw_provenance(provenance: Iterable[Mapping[str, Any]]) -> Markup:
-    """Every run with where its rows come from, folded."""
+    """Runs with where their rows come from, folded."""
     return joined(element("details", element("summary", run["run"]), draw_facts(run)) for run in provenance)
 
 

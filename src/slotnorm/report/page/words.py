@@ -87,11 +87,17 @@ def task_of(section: Section) -> str:
     return _TASKS.get(str(model.get("kind", "")), "") if isinstance(model, Mapping) else ""
 
 
-def study_in_words(section: Section) -> str:
-    """One or two sentences: what was trained, on what, how often."""
+def study_in_short(section: Section) -> str:
+    """ "trained with 5 slots on scenes of at most 4 objects; the model rebuilds the image from its slots"."""
     objects = f" on scenes of at most {counted(section.train_objects, 'object')}" if section.train_objects > 0 else ""
     task = f"; the model {task_of(section)}" if task_of(section) else ""
-    words = [f"Trained with {counted(section.train_slots, 'slot')}{objects}{task}."]
+    return f"trained with {counted(section.train_slots, 'slot')}{objects}{task}"
+
+
+def study_in_words(section: Section) -> str:
+    """One or two sentences: what was trained, on what, how often."""
+    short = study_in_short(section)
+    words = [f"{short[0].upper()}{short[1:]}."]
     tests = [f"{name} ({set_in_words(section, name)})" for name in section.sets]
     words.append(f"Tested on {listed(tests)}." if tests else "It was not tested on any set.")
     words += [f"In the paper: {section.where}."] if section.where else []
