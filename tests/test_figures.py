@@ -189,6 +189,10 @@ def test_words_of_a_png_stand_where_matplotlib_puts_them() -> None:
     theirs = 255 - np.asarray(renderer.buffer_rgba())[:, :, 3].astype(float) * (255 - 0x20) / 255
     assert (ours < 128).sum() > 200
     assert np.abs(ours - theirs).max() <= 2
+    for left, y in ((-200, 20), (300, 20), (10, -50), (10, 90)):
+        sheet.words(left, y, "beyond the sheet", 7.5, "#202020")
+    beyond = np.asarray(Image.open(io.BytesIO(png.to_png(sheet, 1.0))).convert("L"), dtype=float)
+    np.testing.assert_array_equal(beyond, ours)
 
 
 def test_panels_of_noise_are_left_out_and_said(figure: Figure) -> None:

@@ -76,8 +76,8 @@ class _Canvas:
         x, y = self.place.transform((words.left, words.y))
         left, top = round(x) + left_of, round(self.renderer.height - y) - up
         height, width = ink.shape
-        rows = slice(max(0, top), min(len(pixels), top + height))
-        columns = slice(max(0, left), min(pixels.shape[1], left + width))
+        rows = slice(*np.clip((top, top + height), 0, pixels.shape[0]).tolist())  # words may lie beyond the sheet
+        columns = slice(*np.clip((left, left + width), 0, pixels.shape[1]).tolist())
         share = ink[rows.start - top : rows.stop - top, columns.start - left : columns.stop - left, None] / 255
         below = pixels[rows, columns, :3]
         below[:] = np.rint(below + share * (255 * np.asarray(to_rgb(words.color)) - below))
