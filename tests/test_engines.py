@@ -90,6 +90,21 @@ def test_a_relay_passes_a_signal_on_even_while_it_waits(tmp_path: Path) -> None:
         signal.signal(signal.SIGUSR1, before)
 
 
+def test_ctrl_c_stops_a_command_whose_engine_ignores_it(tmp_path: Path) -> None:
+    """As workers of Ray do."""
+    ending = "import signal, time\nsignal.signal(signal.SIGTERM, lambda *_: exit(7))\n"
+    work = tmp_path / "work"
+    work.mkdir()
+    made = relay(
+        work, ending + "signal.signal(signal.SIGINT, signal.SIG_IGN)\nprint('ready', flush=True)\ntime.sleep(60)"
+    )
+    made.start()
+    until(lambda: (work / "log.txt").read_text() == "ready\n")
+    made.stop(signal.SIGINT)
+    assert made.wait() == 7
+    made.stop(signal.SIGINT)  # it has ended, and nothing is said
+
+
 def test_a_command_whose_relay_dies_is_told_to_save(tmp_path: Path) -> None:
     work = tmp_path / "work"
     work.mkdir()

@@ -4,6 +4,7 @@ A receipt is a sealed document in the jobs' folder, so that whoever sees the fol
 not the engine remembers it. Engines carry a `Relay`, which is made of words and numbers alone.
 """
 
+import contextlib
 import ctypes
 import dataclasses
 import os
@@ -108,14 +109,16 @@ class Relay:
     def stop(self, number: signal.Signals) -> None:
         """Pass a signal on, and wait until the command has saved and ended; may interrupt `wait`."""
         if self._process is not None:
-            # torchrun knows SIGTERM alone, and passes it on to its processes
-            self._process.send_signal(signal.SIGTERM if self.is_distributed else number)
+            # torchrun knows SIGTERM alone, and passes it on; a worker of Ray ignores Ctrl-C, and so do its children
+            plain = self.is_distributed or number == signal.SIGINT
+            self._process.send_signal(signal.SIGTERM if plain else number)
             self._wait()
 
     def _wait(self) -> None:
         """Without Popen's own lock, which `stop`, called by a signal inside of `wait`, would wait for in vain."""
         assert self._process is not None
-        os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
+        with contextlib.suppress(ChildProcessError):  # another thread's `wait` has seen its end
+            os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
 
     def _note(self, code: int | None) -> None:
         write_sealed(Path(self.receipt), to_document(Receipt(socket.gethostname(), code)))
