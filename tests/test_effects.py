@@ -216,10 +216,10 @@ def test_the_forest_plot_has_a_row_for_each_and_is_drawn_alike_twice(measured: t
 
 
 def test_every_study_of_the_forest_plot_stands_on_its_own_ground(
-    found: tuple[Effect, ...], monkeypatch: pytest.MonkeyPatch
+    measured: tuple[Effect, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(forest_figure, "files", lambda sheet, form: {"sheet": sheet})
-    (first, *_) = forests(found)
+    (first, *_) = forests(measured)
     many = replace(first, groups=first.groups * 6)
     sheet: Any = draw_forest(many)["sheet"]
     grounds = [item.box for item in sheet.items if isinstance(item, Block)]

@@ -296,7 +296,7 @@ def test_an_interrupted_computation_continues_to_the_same_bytes(small_set, weigh
     assert resumed.fingerprint == whole.fingerprint
 
 
-def test_shards_on_a_launcher_make_the_bytes_of_one_process_and_a_damaged_one_is_made_again(
+def test_shards_on_a_launcher_make_the_bytes_of_one_process_and_a_damaged_one_is_named(
     small_set, weights, tmp_path, capsys
 ):
     words = ["data", "features", "--from", str(small_set.directory), "--backbone", VIT, "--weights", str(weights)]
@@ -306,10 +306,15 @@ def test_shards_on_a_launcher_make_the_bytes_of_one_process_and_a_damaged_one_is
     main([*sharded, "--shard", "1"])
     manifest = tmp_path / "many.shards" / "shard-0001-of-0002" / "set" / "manifest.json"
     manifest.write_bytes(manifest.read_bytes()[:-9])
+    with pytest.raises(SystemExit, match="1"):
+        main([*sharded, "--on", "local", "--jobs", "2"])
+    refused = capsys.readouterr().err.splitlines()[-1]
+    assert refused.startswith("slotnorm: 1 of 2 shards failed")
+    assert f"{manifest} is not valid JSON" in refused
+    assert f"delete {manifest.parent} and build the set again" in refused
     shutil.rmtree(manifest.parent)
-    capsys.readouterr()
     main([*sharded, "--on", "local", "--plan"])
-    assert capsys.readouterr().out.endswith("shard-0002-of-0003: to make\n3 of 3 jobs to submit\n")
+    assert capsys.readouterr().out.endswith("shard-0001-of-0002: to make\n1 of 2 jobs to submit\n")
     assert not (tmp_path / "many").exists()
     main([*sharded, "--on", "local", "--jobs", "2"])
     files = sorted(path.name for path in (tmp_path / "one").glob("*.npy"))
