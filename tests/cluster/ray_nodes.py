@@ -28,10 +28,10 @@ class Nodes:
         self.nodes.append(self.cluster.add_node(num_cpus=1, num_gpus=gpus, object_store_memory=MEMORY))
         return self.nodes[-1]
 
-    def remove(self, node: Any) -> None:
-        """End a node without a word, as by a power cut."""
+    def remove(self, node: Any, allow_graceful: bool = False) -> None:
+        """End a node without a word, as by a power cut, or after it has signed off, so that nobody counts on it."""
         self.nodes.remove(node)
-        self.cluster.remove_node(node, allow_graceful=False)
+        self.cluster.remove_node(node, allow_graceful=allow_graceful)
 
     def node_of(self, process: int) -> Any:
         """The node on which a process runs."""

@@ -57,7 +57,7 @@ def test_two_gpus_of_a_node_train_one_run_together(tmp_path: Path, data: Path, r
         sweep = clusters.Sweep(tmp_path, data, words, ray.environment, steps=40)
         assert sweep.wait() == 0, sweep.said + (sweep.runs / "toy-weighted_sum-1" / "log.txt").read_text()
     finally:
-        ray.remove(node)
+        ray.remove(node, allow_graceful=True)
     record = Run.open(sweep.runs / "toy-weighted_sum-1").record()
     assert (record.step, record.world_size) == (40, 2)
 
