@@ -116,3 +116,30 @@ def test_no_other_file_names_a_private_part_of_torch():
     private = re.compile(r"\btorch\._[A-Za-z]\w*|\btorch\.optim\.adam\b")
     naming = {path.relative_to(source).as_posix() for path in source.rglob("*.py") if private.search(path.read_text())}
     assert naming == {"runtime/torch_internals.py"}
+
+
+def test_a_tensor_that_outlived_a_transform_is_taken_as_what_it_wraps():
+    attend, tokens, noise = SlotAttention(8), torch.randn(2, 5, 8), torch.randn(2, 3, 8)
+    leaked = []
+
+    def loss(wrapped):
+        leaked.append(wrapped)
+        return wrapped.sum()
+
+    torch.func.grad(loss)(tokens)
+    slots = attend(leaked[0], noise=noise)[0]
+    slots.sum().backward()
+    of_leaked = attend.query.weight.grad.clone()
+    attend.zero_grad()
+    expected = attend(tokens, noise=noise)[0]
+    expected.sum().backward()
+    assert torch.equal(slots, expected)
+    assert torch.equal(of_leaked, attend.query.weight.grad)
+
+
+def test_functions_are_applied_without_their_base_class_having_apply(monkeypatch):
+    class Bare:
+        apply = "its own"
+
+    monkeypatch.setattr(torch.autograd, "Function", Bare)
+    assert torch_internals.quick_apply(Bare) == "its own"

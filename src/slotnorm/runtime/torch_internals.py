@@ -10,6 +10,7 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,6 +41,11 @@ def transforms_are_active() -> bool:
     """Whether a transform of torch.func is under way; True where that cannot be told: it is the careful answer."""
     ask: Callable[[], bool] | None = getattr(torch._C, "_are_functorch_transforms_active", None)
     return ask is None or ask()
+
+
+def quick_apply(function: type[torch.autograd.Function]) -> Callable[..., Any]:
+    """`function.apply` without its own look for transforms of torch.func: where `transforms_are_active` was asked."""
+    return getattr(super(torch.autograd.Function, function), "apply", function.apply)
 
 
 def softmax_backward(gradient: Tensor, softmax: Tensor, dim: int) -> Tensor:

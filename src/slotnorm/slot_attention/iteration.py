@@ -22,6 +22,7 @@ from torch.nn.functional import layer_norm, linear, relu
 from slotnorm.runtime.torch_internals import (
     backward_passes_have_numbers,
     number_of_this_backward_pass,
+    quick_apply,
     softmax_backward,
     transforms_are_active,
 )
@@ -81,26 +82,26 @@ class Steps:
         self._has_own_backward = torch.is_grad_enabled() and own_backward_is_possible()
         self._tokens = tokens
         if self._has_own_backward:
-            self._tokens = _Share.apply((self._attending, self._updating), tokens, *attending, *updating)
+            self._tokens = quick_apply(_Share)((self._attending, self._updating), tokens, *attending, *updating)
 
     def attend(self, slots: Tensor) -> Gathered:
         """What slots find in the tokens."""
         if not self._has_own_backward:
             return _attend(slots.flatten(0, 1), slots.shape, self._tokens, self._attending)[0]
-        return _Step.apply(slots, None, self._tokens, self._attending, None)[1:]  # type: ignore[no-any-return]
+        return quick_apply(_Step)(slots, None, self._tokens, self._attending, None)[1:]  # type: ignore[no-any-return]
 
     def update(self, slots: Tensor, updates: Tensor) -> Tensor:
         """The next slots: a GRU, then a residual MLP."""
         if not self._has_own_backward:
             return _plain_update(slots, updates, self._updating)
-        return _Step.apply(slots, updates, self._tokens, None, self._updating)[0]  # type: ignore[no-any-return]
+        return quick_apply(_Step)(slots, updates, self._tokens, None, self._updating)[0]  # type: ignore[no-any-return]
 
     def advance(self, slots: Tensor, updates: Tensor) -> tuple[Tensor, Gathered]:
         """The next slots, and what they find: one step of automatic differentiation instead of two."""
         if not self._has_own_backward:
             slots = self.update(slots, updates)
             return slots, self.attend(slots)
-        new, *gathered = _Step.apply(slots, updates, self._tokens, self._attending, self._updating)
+        new, *gathered = quick_apply(_Step)(slots, updates, self._tokens, self._attending, self._updating)
         return new, (gathered[0], gathered[1], gathered[2])
 
 
