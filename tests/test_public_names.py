@@ -2,11 +2,15 @@
 
 import importlib
 import inspect
+import operator
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import FunctionType
+from typing import Any
 
 import pytest
 
@@ -46,9 +50,11 @@ def check(folder: Path, code: list[str]) -> list[str]:
 def test_types_reach_the_user_and_a_misspelt_keyword_is_refused(tmp_path: Path) -> None:
     """One run of mypy for all: starting it is most of the time."""
     revealed = [f"reveal_type({name})" for name in NAMES]
-    made = {
+    calls = {
         'reveal_type(sn.load("toy-batch_norm"))': "SlotModel",
         'reveal_type(sn.Run.open("runs/x").model())': "SlotModel",
+        'reveal_type(sn.segment("photo.png", "toy-batch_norm"))': "segmentation.Segmentation",
+        'reveal_type(sn.segment(["one.png", "two.png"], "toy-batch_norm"))': "segmenting.Segmentations",
         'reveal_type(sn.train(sn.experiment("toy")))': "Run",
         "reveal_type(sn.normalizations())": "dict[str, type[slotnorm.normalization.Normalization]]",
     }
@@ -58,12 +64,30 @@ def test_types_reach_the_user_and_a_misspelt_keyword_is_refused(tmp_path: Path) 
         "sn.SlotAttentoin": 'Module has no attribute "SlotAttentoin"',
         "sn.load(7)": 'incompatible type "int"',
     }
-    said = check(tmp_path, [*revealed, *made, *refused])
+    said = check(tmp_path, [*revealed, *calls, *refused])
     for name, words in zip(NAMES, said[: len(revealed)], strict=True):
         assert words.startswith('note: Revealed type is "'), f"{name}: {words}"
         assert words != 'note: Revealed type is "Any"', f"{name} is Any for a type checker"
-    for (line, expected), words in zip([*made.items(), *refused.items()], said[len(revealed) :], strict=True):
+    for (line, expected), words in zip([*calls.items(), *refused.items()], said[len(revealed) :], strict=True):
         assert expected in words, f"{line}: {words}"
+
+
+def functions_of(value: Any) -> Iterator[FunctionType]:
+    """A function itself; of a class all that a user calls or reads."""
+    members = vars(value).values() if inspect.isclass(value) else [value]
+    for member in members:
+        function = getattr(member, "fget", None) or getattr(member, "func", None) or inspect.unwrap(member)
+        function = getattr(function, "__func__", function)
+        if isinstance(function, FunctionType) and (function.__name__ == "__call__" or function.__name__[0] != "_"):
+            yield function
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_public_returns_any(name: str) -> None:
+    """Read from annotations: mypy above takes torch's own types for Any, because it does not follow them."""
+    for function in functions_of(operator.attrgetter(name.removeprefix("sn."))(slotnorm)):
+        returned = inspect.signature(function).return_annotation
+        assert returned not in (Any, "Any", inspect.Signature.empty), function.__qualname__
 
 
 def test_the_public_names_are_lazy_and_still_themselves_after_every_module_is_imported() -> None:

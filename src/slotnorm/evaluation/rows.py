@@ -12,7 +12,7 @@ import io
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,6 +21,9 @@ from slotnorm.errors import DamagedFile, UserError, nearest
 from slotnorm.evaluation.row_header import check_header
 from slotnorm.storage import archives, files
 from slotnorm.storage.archives import frozen
+
+if TYPE_CHECKING:
+    import pandas
 
 MISSING = -1
 COLUMNS = (
@@ -74,7 +77,7 @@ class Rows:
         column = self._columns[_require_column(name)]
         return column.codes if isinstance(column, _Texts) else column
 
-    def named(self, name: str, codes: NDArray[Any]) -> Any:
+    def named(self, name: str, codes: NDArray[Any]) -> list[str] | NDArray[Any]:
         """The entries of a column that have these codes: of texts a list of them, of integers the codes themselves."""
         column = self._columns[_require_column(name)]
         return [column.names[code] for code in codes.tolist()] if isinstance(column, _Texts) else codes
@@ -90,7 +93,7 @@ class Rows:
         named = self.named(name, ordered)
         return named if isinstance(named, list) else list(named.tolist())
 
-    def places(self, name: str) -> tuple[Any, NDArray[Any]]:
+    def places(self, name: str) -> tuple[list[str] | NDArray[Any], NDArray[Any]]:
         """The different entries of a column, by code, and for each row the place of its own among them."""
         entries, places = _places(self.codes(name))
         return self.named(name, entries), places
@@ -186,7 +189,7 @@ class Rows:
                 raise
             raise DamagedFile(f"{path} is sealed but holds no rows ({error}); evaluate the run again") from error
 
-    def to_pandas(self) -> Any:
+    def to_pandas(self) -> "pandas.DataFrame":
         """A pandas.DataFrame with these columns; a text is a category, and what a row does not have is missing."""
         try:
             import pandas

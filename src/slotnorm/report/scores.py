@@ -290,7 +290,7 @@ def _grids(rows: Rows, name: str) -> dict[tuple[str, str], Grid]:
     objects[at_image] = rows["objects"]
     grids = {}
     for number, source in enumerate(sources):
-        few = _few_visible(values[number], present[number], metrics, objects)
+        few = _few_visible(values[number], present[number], list(metrics), objects)
         for column, metric in enumerate(metrics):
             there = present[number, column]
             if there.any():

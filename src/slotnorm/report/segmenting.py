@@ -5,6 +5,9 @@ from pathlib import Path
 from typing import Any, overload
 
 import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
 
 from slotnorm.data.any_picture import is_batch
 from slotnorm.data.backbones import FrozenBackbone
@@ -40,6 +43,36 @@ class Segmentations(Sequence[Segmentation]):
         return f"Segmentations of {len(self)} pictures, each made when it is asked for"
 
 
+@overload
+def segment(
+    image: list[Any] | tuple[Any, ...],
+    model: str | Path | SlotModel,
+    slots: int | str | None = None,
+    seed: int = 0,
+    *,
+    backbone: FrozenBackbone | None = None,
+    device: str | torch.device = "auto",
+) -> Segmentations: ...
+@overload
+def segment(
+    image: str | Path | Image.Image,
+    model: str | Path | SlotModel,
+    slots: int | str | None = None,
+    seed: int = 0,
+    *,
+    backbone: FrozenBackbone | None = None,
+    device: str | torch.device = "auto",
+) -> Segmentation: ...
+@overload
+def segment(
+    image: NDArray[Any] | Tensor,
+    model: str | Path | SlotModel,
+    slots: int | str | None = None,
+    seed: int = 0,
+    *,
+    backbone: FrozenBackbone | None = None,
+    device: str | torch.device = "auto",
+) -> Segmentation | Segmentations: ...
 def segment(
     image: Any,
     model: str | Path | SlotModel,
@@ -48,11 +81,12 @@ def segment(
     *,
     backbone: FrozenBackbone | None = None,
     device: str | torch.device = "auto",
-) -> Any:
+) -> Segmentation | Segmentations:
     """Segment a picture, or several: labels, soft masks, count and `plot()` of each (`Segmentation`).
 
     `image` is a path, a PIL image, an array (H, W, 3) of bytes or of floats in [0, 1] or [-1, 1], a tensor (3, H, W),
     or a list or batch of them; of several the results are a sequence whose members are made when they are asked for.
+    A type checker cannot tell a batch from one array: for it, `Segmenter(model)(array)` is always one picture.
     `model` is a bundled name, a run's folder, a .safetensors file, or a model; `slots` is K, None that of training, or
     "auto". The same `seed` gives the same masks. Models of features need the `backbone` that makes them.
     """
