@@ -14,11 +14,11 @@ from slotnorm.report.contents import Report
 from slotnorm.report.writing import require_folder, write_report
 from slotnorm.studies.costs import cost_of
 from slotnorm.studies.evaluation_jobs import evaluate_on, plan_jobs
-from slotnorm.studies.jobs import with_script
+from slotnorm.studies.jobs import require_success, with_script
 from slotnorm.studies.launchers import RETRIES, Launcher, Local
 from slotnorm.studies.options import Training, chosen_norms, evaluation_words, require_seeds
 from slotnorm.studies.run_evaluation import plan_evaluations
-from slotnorm.studies.sweep import RunTask, require_success, sweep
+from slotnorm.studies.sweep import RunTask, sweep
 from slotnorm.studies.sweep import describe_plan as plan_of_sweep
 from slotnorm.studies.sweep import plan as plan_training
 from slotnorm.training.experiment_scenes import require_built
@@ -124,7 +124,7 @@ def reproduce(asked: Reproduction) -> Report:
     tasks = plan_training(asked.trainings())
     print(asked.estimate(tasks), file=sys.stderr, flush=True)
     sweep(tasks, asked.launcher, asked.retries)
-    require_success(tasks)
+    require_success(tasks, "runs")
     paths = [task.path for task in tasks]
     device = device_here(asked.device, asked.launcher)
     transfer = experiments.transfers().get(asked.name)

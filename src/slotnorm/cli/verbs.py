@@ -88,8 +88,8 @@ def sweep(arguments: list[str], prog: str) -> None:
     asked = parse_sweep(arguments, prog)
     if asked is None:
         return
-    from slotnorm.studies.jobs import with_script
-    from slotnorm.studies.sweep import describe_plan, plan, report, require_success, sweep
+    from slotnorm.studies.jobs import require_success, with_script
+    from slotnorm.studies.sweep import describe_plan, plan, report, sweep
 
     tasks = plan(asked.trainings)
     if asked.plan:
@@ -97,7 +97,7 @@ def sweep(arguments: list[str], prog: str) -> None:
         return
     sweep(tasks, asked.launcher, asked.retries)
     print(report(tasks))
-    require_success(tasks)
+    require_success(tasks, "runs")
 
 
 def status(runs: Annotated[tuple[Path, ...], POSITIONAL], cancel: bool = False) -> None:

@@ -5,27 +5,18 @@ there, putting them together computes nothing, and gives the rows of one process
 """
 
 import shutil
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from slotnorm.errors import UserError
-from slotnorm.runtime.plugins import loaded_plugins
 from slotnorm.runtime.shards import Shard
 from slotnorm.storage.files import make_subfolder
 from slotnorm.storage.locks import Lock
-from slotnorm.studies.jobs import Task, complete
+from slotnorm.studies.jobs import Task, complete, require_success, skip_done, slotnorm_job
 from slotnorm.studies.launchers import RETRIES, Job, Launcher
 from slotnorm.studies.run_evaluation import RunEvaluation
-
-
-class EvaluationFailed(UserError):
-    """Some evaluations failed."""
-
-    exit_code = 1
 
 
 class EvaluationTask(Task):
@@ -39,11 +30,9 @@ class EvaluationTask(Task):
         self.size = len(evaluations)
 
     def prepare(self) -> Job:
-        plugins = [word for path in loaded_plugins() for word in ("--plugin", str(path))]
         run = self.evaluations[0].run.path.absolute()
         _make_folders(self.evaluations[0], self.path)
-        command = (sys.executable, "-m", "slotnorm", "eval", str(run), *self.words, *plugins)
-        return Job(command, self.path.absolute())
+        return slotnorm_job(["eval", str(run), *self.words], self.path.absolute())
 
     @property
     def is_done(self) -> bool:
@@ -85,18 +74,14 @@ def plan_jobs(evaluations: Sequence[RunEvaluation], words: Sequence[str], shards
         for part in parts:
             more = [] if part is None else ["--shards", str(part.of), "--shard", str(part.number)]
             tasks.append(EvaluationTask(planned, [*words, *more], part))
-    for task in tasks:
-        if task.is_done:
-            task.state = "skipped"
+    skip_done(tasks)
     return tasks
 
 
 def evaluate_on(launcher: Launcher, tasks: Sequence[EvaluationTask], retries: int = RETRIES) -> None:
     """Have the launcher make the rows of all tasks."""
     complete(tasks, launcher.for_one_process(), "sets", retries)
-    if failed := [task for task in tasks if task.state == "failed"]:
-        first = f"{failed[0].path} with {failed[0].reason}"
-        raise EvaluationFailed(f"{len(failed)} of {len(tasks)} jobs failed, {first}; the same command tries them again")
+    require_success(tasks, "jobs")
 
 
 def _share(evaluation: RunEvaluation, shard: Shard) -> tuple[NDArray[np.int64], Path]:

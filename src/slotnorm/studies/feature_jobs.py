@@ -1,6 +1,5 @@
 """Features as jobs of a launcher: each computes a range of scenes; they are put together when all are whole."""
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,16 +7,9 @@ from slotnorm.data.features import SHARD, default_folder, require_scenes, shard_
 from slotnorm.data.manifest import MANIFEST
 from slotnorm.data.scenes import Scenes
 from slotnorm.errors import UserError
-from slotnorm.runtime.plugins import loaded_plugins
 from slotnorm.runtime.shards import Shard
-from slotnorm.studies.jobs import Task, complete
+from slotnorm.studies.jobs import Task, complete, require_success, slotnorm_job
 from slotnorm.studies.launchers import RETRIES, Job, Launcher
-
-
-class FeaturesFailed(UserError):
-    """Some shards failed."""
-
-    exit_code = 1
 
 
 class ShardTask(Task):
@@ -30,9 +22,8 @@ class ShardTask(Task):
         self.path, self.words = path, words
 
     def prepare(self) -> Job:
-        plugins = [word for path in loaded_plugins() for word in ("--plugin", str(path))]
         self.path.mkdir(parents=True, exist_ok=True)
-        return Job((sys.executable, "-m", "slotnorm", "data", "features", *self.words, *plugins), self.path.absolute())
+        return slotnorm_job(["data", "features", *self.words], self.path.absolute())
 
     @property
     def is_done(self) -> bool:
@@ -68,6 +59,4 @@ def plan_shards(
 def compute_on(launcher: Launcher, tasks: Sequence[ShardTask], retries: int = RETRIES) -> None:
     """Have the launcher compute every shard that is missing; `join_shards` then makes them one set."""
     complete(tasks, launcher.for_one_process(), "shards", retries)
-    if failed := [task for task in tasks if task.state == "failed"]:
-        first = f"{failed[0].path} with {failed[0].reason}"
-        raise FeaturesFailed(f"{len(failed)} of {len(tasks)} shards failed, {first}; the same command tries them again")
+    require_success(tasks, "shards")

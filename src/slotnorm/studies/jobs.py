@@ -8,12 +8,14 @@ import dataclasses
 import logging
 import shutil
 import signal
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from slotnorm.errors import Locked, UserError, describe, place_of, printable
+from slotnorm.runtime.plugins import loaded_plugins
 from slotnorm.runtime.progress import Progress
 from slotnorm.runtime.ranks import RankLost
 from slotnorm.runtime.signals import Stop
@@ -35,6 +37,12 @@ _SECONDS_BEFORE_RETRY = 10.0  # a folder that another process writes is looked a
 _SECONDS_OF_GRACE = 60.0  # after it was made, a launcher should say that the job has ended
 
 
+class JobsFailed(UserError):
+    """Some of the jobs of one command failed."""
+
+    exit_code = 1
+
+
 class Task:
     """What one job makes in its folder, and what became of it."""
 
@@ -48,6 +56,11 @@ class Task:
         """skipped is what was finished already."""
         self.reason = ""
         """Why it failed."""
+
+    @property
+    def name(self) -> str:
+        """What a message calls it."""
+        return str(self.path)
 
     def prepare(self) -> Job:
         """Write what the command reads; the job."""
@@ -65,6 +78,26 @@ class Task:
 
     def conclude(self) -> None:
         """Remove what only the job needed."""
+
+
+def slotnorm_job(words: Sequence[str], folder: Path) -> Job:
+    """`slotnorm` with these words and the plugins of this process, in a folder."""
+    plugins = [word for path in loaded_plugins() for word in ("--plugin", str(path))]
+    return Job((sys.executable, "-m", "slotnorm", *words, *plugins), folder)
+
+
+def skip_done(tasks: Sequence[Task]) -> None:
+    """Mark what is finished already."""
+    for task in tasks:
+        if task.is_done:
+            task.state = "skipped"
+
+
+def require_success(tasks: Sequence[Task], kind: str) -> None:
+    """Raise `JobsFailed` with the number of tasks that failed and the first one's reason, if any did."""
+    if failed := [task for task in tasks if task.state == "failed"]:
+        first = f"{failed[0].name} with {failed[0].reason}"
+        raise JobsFailed(f"{len(failed)} of {len(tasks)} {kind} failed, {first}; the same command tries them again")
 
 
 def complete(tasks: Sequence[Task], launcher: Launcher, what: str, retries: int = RETRIES) -> None:

@@ -1,23 +1,15 @@
 """Many runs of one study: planned, what is finished skipped, the rest trained as jobs of a launcher."""
 
-import sys
 from collections.abc import Sequence
 
 from slotnorm.errors import UserError
-from slotnorm.runtime.plugins import loaded_plugins
-from slotnorm.studies.jobs import Task, complete
+from slotnorm.studies.jobs import Task, complete, skip_done, slotnorm_job
 from slotnorm.studies.launchers import LOG, RETRIES, Job, Launcher
 from slotnorm.studies.options import Training, words
 from slotnorm.training.experiment_file import write_experiment
 from slotnorm.training.runs import Run
 
 ASKED = "asked.json"  # the experiment that a run's job is started with; its experiment.json is its own to write
-
-
-class SweepFailed(UserError):
-    """Some runs of a sweep failed."""
-
-    exit_code = 1
 
 
 class RunTask(Task):
@@ -28,13 +20,16 @@ class RunTask(Task):
         self.training, self.path = training, training.path
         self.size = training.experiment.recipe.steps
 
+    @property
+    def name(self) -> str:
+        return self.path.name
+
     def prepare(self) -> Job:
         """Write the experiment's file, from which the run is started."""
-        plugins = [word for path in loaded_plugins() for word in ("--plugin", str(path))]
         training = self.training.absolute()  # a launcher may start it in another folder
         file = training.path / ASKED
         write_experiment(file, training.experiment)
-        return Job((sys.executable, "-m", "slotnorm", "train", *words(training, file), *plugins), training.path)
+        return slotnorm_job(["train", *words(training, file)], training.path)
 
     @property
     def is_done(self) -> bool:
@@ -62,9 +57,7 @@ class RunTask(Task):
 def plan(trainings: Sequence[Training]) -> list[RunTask]:
     """A task for each training; those that are trained to their last step are marked as skipped."""
     tasks = [RunTask(training) for training in trainings]
-    for task in tasks:
-        if task.is_done:
-            task.state = "skipped"
+    skip_done(tasks)
     return tasks
 
 
@@ -111,10 +104,3 @@ def _summary(task: RunTask) -> str:
         return Run.open(task.path).summary()
     except (UserError, OSError) as error:
         return f"{task.path}: {task.state}, but {error}"
-
-
-def require_success(tasks: Sequence[RunTask]) -> None:
-    """Raise `SweepFailed` with the number of runs that failed and the first one's reason, if any did."""
-    if failed := [task for task in tasks if task.state == "failed"]:
-        first = f"{failed[0].path.name} with {failed[0].reason}"
-        raise SweepFailed(f"{len(failed)} of {len(tasks)} runs failed, {first}; the same command tries them again")
