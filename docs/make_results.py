@@ -22,7 +22,7 @@ from slotnorm.report.claims.vocabulary import WORDS
 from slotnorm.report.contents import Report, SectionContents
 from slotnorm.report.curves import figures
 from slotnorm.report.drawing.curve_figures import draw
-from slotnorm.report.effects import ALL, PROPOSED_LESS_OTHERS, shown_interval
+from slotnorm.report.effects import ALL, DEFINITION, PROPOSED_LESS_OTHERS, shown_interval
 from slotnorm.report.effects import to_markdown as effects_table
 from slotnorm.report.pictures import scene_strip
 from slotnorm.report.prose import claims_table
@@ -63,9 +63,8 @@ def made(report: Report) -> dict[str, str]:
     """Every made part of the pages, by name."""
     parts = {"claims": _claims(report), "full scale": _full_scale(), "rules": _rules(), "words": WORDS}
     parts["claims in short"] = f"Of the paper's 30 claims, at each scale that was run: {in_short(report.outcomes)}."
-    parts["effect"] = effects_table(
-        [effect for effect in report.effects if (effect.place, effect.which) == (0, ALL)]
-    ).rstrip()
+    told = [effect for effect in report.effects if (effect.place, effect.which) == (0, ALL)]
+    parts["effect"] = f"{DEFINITION}\n\n{effects_table(told)}".rstrip()
     parts["effect in words"] = " ".join(_effect_in_words(report, study, words) for study, words in TOLD.items())
     for contents in report.sections:
         name = contents.section.study

@@ -423,6 +423,17 @@ def test_small_studies_stand_for_the_papers_and_say_so() -> None:
     assert "toy10, lost from K 11 to 20" in first.numbers  # fewer are not enough for 10 objects and a background
 
 
+def test_claims_are_read_on_scenes_as_the_papers_and_not_on_those_beyond_it() -> None:
+    rows = made_up("small-6-7", slots=(7, 9, 11, 17, 21, 24), images=40)
+    (section,) = divide(summarize(rows))
+    assert section.sets[-1] == "small16-shrunk"
+    outcomes = {outcome.claim.number: outcome for outcome in check_claims([section], with_theory=False)}
+    assert "small10, lost from K 11 to 24: Baseline" in outcomes[1].findings[0].numbers
+    assert "small10, K 11: Weighted Sum − Baseline" in outcomes[2].findings[0].numbers
+    assert outcomes[3].findings[0].numbers.startswith("K 11: ")
+    assert not [finding for outcome in outcomes.values() for finding in outcome.findings if "shrunk" in finding.numbers]
+
+
 def test_the_page_of_claims_has_every_claim_its_sentence_its_numbers_the_words_and_the_stand_ins(
     agreeing: dict[int, Outcome],
 ) -> None:

@@ -156,6 +156,8 @@ def test_failed_runs_count_and_are_left_out_beside_it(rows: Rows) -> None:
     kept = of(measured, which=WITHOUT_FAILED)
     assert kept.change("weighted_mean") is None
     assert {pair.than for pair in kept.differences} == {"layer_norm"}
+    with pytest.raises(ValueError, match="f_ari of all and of without failed runs"):
+        to_markdown(measured)  # one would take the other's place
 
 
 def test_the_groups_are_compared_where_all_four_were_run(measured: tuple[Effect, ...]) -> None:

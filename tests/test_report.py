@@ -21,6 +21,7 @@ from slotnorm.data.scenes import Scenes
 from slotnorm.errors import UserError
 from slotnorm.evaluation.rows import COLUMNS, Rows
 from slotnorm.report.contents import Report, compose
+from slotnorm.report.effects import DEFINITION
 from slotnorm.report.model_views import Inspector, median_run, spaced
 from slotnorm.report.packed_rows import PackedRows
 from slotnorm.report.prose import report_page
@@ -300,6 +301,17 @@ def test_failed_runs_are_counted_and_everything_is_given_with_and_without_them(t
     left = files_of(tmp_path / "out")
     assert not [name for name in left if "without-failed" in name]  # an earlier report's files are removed
     assert "rows.csv.gz" not in left
+
+
+def test_the_effect_is_told_of_all_runs_and_then_without_the_failed_ones(tmp_path: Path) -> None:
+    failed = [("batch_norm", 2)]
+    save(made_up("clevr-6-7", ["batch_norm"], [1, 2, 3], (7, 21), images=8, failed=failed), tmp_path / "runs", failed)
+    page = report_page(compose(read([tmp_path / "runs"]), with_theory=False))
+    everything, without_failed = page.split("### Without failed runs")
+    line = "| clevr-6-7 (6, 7), clevr6, K 7 → 21 | Batch Norm | {} (rough) |"
+    assert everything.count(line.format(3)) == 1
+    assert without_failed.count(line.format(2)) == 1
+    assert page.count(line.format(3)) == page.count(line.format(2)) == page.count(DEFINITION) == 1
 
 
 def test_studies_are_sections_and_files_never_collide(tmp_path: Path) -> None:

@@ -200,10 +200,10 @@ def shown_interval(interval: Interval | None) -> str:
 
 
 def to_markdown(effects: Sequence[Effect]) -> str:
-    """The changes and the differences as two tables, with their definition."""
+    """The changes and the differences as two tables; all with failed runs, or all without."""
     metrics = [metric for metric in SHOWN if any(effect.metric == metric for effect in effects)]
     heads = [f"{measure(metric).label} [95 %]" for metric in metrics]
-    lines = [DEFINITION, "", "Medians of the runs' changes:", ""]
+    lines = ["Medians of the runs' changes:", ""]
     lines += [f"| study, set, slots | | runs | {' | '.join(heads)} |", f"|---|---|---|{'---|' * len(heads)}"]
     for place, by_metric in grouped(effects):
         for change in _each_once(by_metric, "changes"):
@@ -235,11 +235,17 @@ def _cells(by_metric: Mapping[str, Effect], metrics: Sequence[str], kind: str, l
 
 
 def grouped(effects: Iterable[Effect]) -> list[tuple[str, dict[str, Effect]]]:
-    """Effects of one section and set together, by metric, under their place in words: "toy (4, 5), toy4, K 5 → 15"."""
+    """Effects of one section and set together, by metric, under their place in words: "toy (4, 5), toy4, K 5 → 15".
+
+    A place has one effect of a metric: one with failed runs and one without them do not stand beside each other.
+    """
     places: dict[str, dict[str, Effect]] = {}
     for effect in effects:
         words = f"{effect.section} {effect.factors}, {effect.dataset}, K {effect.slots[0]} → {effect.slots[1]}"
-        places.setdefault(words, {})[effect.metric] = effect
+        by_metric = places.setdefault(words, {})
+        if effect.metric in by_metric:
+            raise ValueError(f"{words}: {effect.metric} of {by_metric[effect.metric].which} and of {effect.which} runs")
+        by_metric[effect.metric] = effect
     return list(places.items())
 
 

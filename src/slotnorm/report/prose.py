@@ -13,7 +13,7 @@ from slotnorm.report.count_figure import Counting
 from slotnorm.report.curves import Figure
 from slotnorm.report.drawing.choice import Choice
 from slotnorm.report.drawing.forest_figure import forests
-from slotnorm.report.effects import WITHOUT_FAILED, Effect
+from slotnorm.report.effects import ALL, DEFINITION, WITHOUT_FAILED, Effect
 from slotnorm.report.effects import to_markdown as effects_to_markdown
 from slotnorm.report.safe_names import markdown as escaped
 from slotnorm.report.safe_names import one_line
@@ -116,7 +116,8 @@ def _opening(report: Report) -> str:
     if failed:
         words.append(
             f"{len(failed)} of them failed by the failed-run rule ({', '.join(escaped(name) for name in failed)}); "
-            "every figure and table is given with all runs and without these."
+            "figures and tables of each study are given with all runs and without these, and so are the numbers of the "
+            "effect."
         )
     elif all(run.failed is False for run in runs):
         words.append("None failed by the failed-run rule.")
@@ -143,9 +144,12 @@ def _effects(effects: Sequence[Effect], choice: Choice) -> list[str]:
     lines = ["## The effect: three times as many slots as in training", ""]
     for forest in forests(choice.of_effects(effects)):
         lines += [f"![{forest.caption}]({forest.file}.svg)", "", f"*{forest.caption}*", ""]
-    lines += [effects_to_markdown(effects)]
+    lines += [DEFINITION, "", effects_to_markdown([effect for effect in effects if effect.which == ALL])]
     without_failed = [effect for effect in effects if effect.which == WITHOUT_FAILED]
-    return [*lines, "### Without failed runs", "", effects_to_markdown(without_failed)] if without_failed else lines
+    if not without_failed:
+        return lines
+    words = "Of the studies in which runs failed, the same without these:"
+    return [*lines, "### Without failed runs", "", words, "", effects_to_markdown(without_failed)]
 
 
 def _section(contents: SectionContents, choice: Choice) -> list[str]:

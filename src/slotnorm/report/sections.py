@@ -118,6 +118,12 @@ class Section:
         """How many runs failed by the rule."""
         return sum(run.failed is True for run in self.all_runs)
 
+    def on_usual_scenes(self) -> "Section":
+        """The same on the sets whose objects have the sizes of training: others are beyond what the paper tries."""
+        study = experiments.studies().get(self.study)
+        resized = {test.name for test in study.tests if test.radius is not None} if study else set()
+        return dataclasses.replace(self, sets=tuple(name for name in self.sets if name not in resized))
+
     def without_failed(self) -> "Section":
         """The same with the runs that did not fail."""
         return dataclasses.replace(

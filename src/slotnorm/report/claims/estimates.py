@@ -92,8 +92,8 @@ class StudyScores:
         leave_out_failed: bool = True,
         resamples: Resamples | None = None,
     ) -> None:
-        self.whole = section
-        self.section = section.without_failed() if leave_out_failed else section
+        self.whole = section.on_usual_scenes()
+        self.section = self.whole.without_failed() if leave_out_failed else self.whole
         self._related, self._leave_out_failed = related, leave_out_failed
         self._resamples = resamples or Resamples()
         self._sources: dict[str, str] = {}
