@@ -117,7 +117,8 @@ def test_a_plan_says_runs_hours_disk_and_what_is_submitted_and_does_nothing(tmp_
     verbs.main(["reproduce", "toy", "--out", str(tmp_path / "out"), "--seeds", "1", "--on", "slurm", "--plan"])
     said = capsys.readouterr().out
     assert "4 of 4 runs to train, " in said
-    assert re.search(r"about 0\.\d+ hours of a GPU and 0\.0\d+ GB for runs, without rows", said), said
+    cost = r"about 0\.\d+ hours \(measured, CPU time of one thread\) and 0\.0\d+ GB for runs, without rows"
+    assert re.search(cost, said), said
     assert said.endswith("#SBATCH --array=0-3\n")
     assert not (tmp_path / "out").exists()
 
@@ -126,7 +127,7 @@ def test_a_plan_needs_no_data(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("SLOTNORM_CACHE", str(tmp_path / "cache"))
     verbs.main(["reproduce", "clevr-6-7", "--out", str(tmp_path / "out"), "--seeds", "1", "--plan"])
     said = capsys.readouterr().out
-    assert "4 of 4 runs to train, 2000000 steps\nabout 112 hours of a GPU and " in said
+    assert "4 of 4 runs to train, 2000000 steps\nabout 112 hours (estimated, one GPU at 40 TFLOP/s) and " in said
     assert not list(tmp_path.iterdir())
 
 

@@ -142,11 +142,12 @@ def reproduce(asked: Reproduction) -> Report:
 
 
 def describe_plan(asked: Reproduction) -> str:
-    """What would be trained, its hours of a GPU and its disk, and what the launcher would submit; nothing is done."""
+    """What would be trained, its hours and its disk, and what the launcher would submit; nothing is done."""
     asked.check()
     tasks = plan_training(asked.trainings())
     costs = [cost_of(task.training.experiment) for task in tasks if task.state == "waiting"]
     hours = sum(cost.hours or 0.0 for cost in costs)
     disk = sum(cost.disk for cost in costs) / 1e9
-    cost = f"about {hours:.3g} hours of a GPU and {disk:.2g} GB for runs, without rows"
+    basis = "; ".join(dict.fromkeys(cost.basis for cost in costs if cost.basis))
+    cost = f"about {hours:.3g} hours ({basis or 'not measured'}) and {disk:.2g} GB for runs, without rows"
     return with_script(f"{plan_of_sweep(tasks)}\n{cost}", tasks, asked.launcher)

@@ -298,7 +298,7 @@ def reproduce(
         data: folder of the built set, or of its splits, when it is not in the cache
         device: where models run: auto (a GPU if there is one), cpu, cuda or mps
         retries: how often a job that its launcher lost, e.g. with a machine, is submitted again
-        plan: only print what would be trained, the hours of a GPU and the disk it takes, and what is submitted
+        plan: only print what would be trained, the hours and the disk it takes, and what is submitted
         quick: train for fewer steps, as few as show the effect
     """
     from slotnorm.cli.reproduction import Reproduction, describe_plan, reproduce

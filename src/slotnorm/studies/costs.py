@@ -1,4 +1,4 @@
-"""What runs cost before they are trained: hours of a GPU and bytes on disk, for `--plan` and for docs/clusters.md."""
+"""What runs cost before they are trained: hours and bytes on disk, for `--plan` and for docs/clusters.md."""
 
 import dataclasses
 
@@ -17,7 +17,9 @@ class Cost:
     """Of one run."""
 
     hours: float | None
-    """Of a GPU, as the study says; None where nobody has measured or estimated it."""
+    """As the study says; None where nobody has measured or estimated them."""
+    basis: str | None
+    """How the hours are known, and of what machine they are."""
     checkpoint: int
     """Bytes of one, with the optimizer's state."""
     disk: int
@@ -31,5 +33,7 @@ def cost_of(experiment: Experiment) -> Cost:
     checkpoint = numbers * _BYTES_PER_NUMBER * _COPIES
     lines = recipe.steps // recipe.log_every
     pictures = recipe.steps // recipe.validate_every * _BYTES_PER_PICTURE
-    hours = None if study is None else study.hours * recipe.steps / study.experiment.recipe.steps
-    return Cost(hours, checkpoint, recipe.keep_checkpoints * checkpoint + lines * _BYTES_PER_LINE + pictures)
+    hours, basis = None, None
+    if study is not None:
+        hours, basis = study.hours * recipe.steps / study.experiment.recipe.steps, study.basis
+    return Cost(hours, basis, checkpoint, recipe.keep_checkpoints * checkpoint + lines * _BYTES_PER_LINE + pictures)
