@@ -59,6 +59,13 @@ class Rows:
         self._columns = {name: _column(name, columns.get(name), self._length) for name in COLUMNS}
         self.header = dict(header or {})
 
+    @classmethod
+    def _of(cls, header: Mapping[str, Any] | None, columns: dict[str, Any]) -> "Rows":
+        """Rows of columns that come from other rows and need not be looked at again."""
+        rows = cls.__new__(cls)
+        rows._columns, rows._length, rows.header = columns, len(columns["value"]), dict(header or {})
+        return rows
+
     def __len__(self) -> int:
         return self._length
 
@@ -115,7 +122,7 @@ class Rows:
     def take(self, rows: ArrayLike) -> "Rows":
         """The rows at these positions, or where this mask is true."""
         chosen = np.asarray(rows)
-        return Rows(self.header, **{name: column[chosen] for name, column in self._columns.items()})
+        return Rows._of(self.header, {name: _chosen(column, chosen) for name, column in self._columns.items()})
 
     def groups(self, *names: str) -> Iterator[tuple[tuple[Any, ...], "Rows"]]:
         """Each combination of entries of these columns that occurs, with its rows in their order; sorted by entry."""
@@ -137,14 +144,15 @@ class Rows:
 
     def with_header(self, header: Mapping[str, Any]) -> "Rows":
         """The same rows with another header."""
-        return Rows(header, **self._columns)
+        return Rows._of(header, self._columns)
 
     @staticmethod
     def concat(parts: Iterable["Rows"], header: Mapping[str, Any] | None = None) -> "Rows":
         """All rows of the parts, one after another."""
         several = list(parts)
-        columns = {name: _joined([part._columns[name] for part in several]) for name in COLUMNS} if several else {}
-        return Rows(header, **columns)
+        if not several:
+            return Rows(header)
+        return Rows._of(header, {name: _joined([part._columns[name] for part in several]) for name in COLUMNS})
 
     def equals(self, other: "Rows") -> bool:
         """Whether both hold the same rows in the same order, values to the last bit (NaN equals NaN)."""
@@ -292,18 +300,23 @@ def _column(name: str, given: Any, length: int) -> Any:
     dtype = np.float64 if name == "value" else _INTEGERS[name]
     missing = np.nan if name == "value" else MISSING
     array = np.asarray(missing if given is None else given)
-    shown = f"{given!r:.60}"
     if array.ndim > 1 or (array.size and array.dtype.kind not in ("iufb" if name == "value" else "iu")):
-        raise UserError(f"the column {name} of rows takes {'numbers' if name == 'value' else 'integers'}, got {shown}")
+        kind = "numbers" if name == "value" else "integers"
+        raise UserError(f"the column {name} of rows takes {kind}, got {given!r:.60}")
     converted = array.astype(dtype)
     if name != "value" and not np.array_equal(converted, array):
-        raise UserError(f"the column {name} of rows takes numbers up to {np.iinfo(_INTEGERS[name]).max}, got {shown}")
+        most = np.iinfo(_INTEGERS[name]).max
+        raise UserError(f"the column {name} of rows takes numbers up to {most}, got {given!r:.60}")
     return frozen(np.broadcast_to(converted, (length,)) if not array.ndim else converted)
+
+
+def _chosen(column: Any, rows: NDArray[Any]) -> Any:
+    return column[rows] if isinstance(column, _Texts) else frozen(column[rows])
 
 
 def _joined(columns: list[Any]) -> Any:
     if not isinstance(columns[0], _Texts):
-        return np.concatenate(columns)
+        return frozen(np.concatenate(columns))
     names: dict[str, int] = {}
     parts = []
     for column in columns:

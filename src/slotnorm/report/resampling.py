@@ -204,10 +204,10 @@ def _images(scored: SceneScores | None) -> Array:
     return np.empty(0, np.int64) if scored is None else scored.images[~scored.few]
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=8)  # claims ask for two sets of each scale in turn
 def _scene_weights(dataset: str, scenes: int) -> Array:
-    """How often each scene is drawn, (RESAMPLES, scenes)."""
-    weights = np.empty((RESAMPLES, scenes), dtype=np.uint16)
+    """How often each scene is drawn, (RESAMPLES, scenes): about once, and 256 times in no lifetime."""
+    weights = np.empty((RESAMPLES, scenes), dtype=np.uint8)
     random = randomness.generator(_SEED, f"resampled scenes of {dataset}", scenes)
     offsets = scenes * np.arange(_AT_ONCE)[:, None]
     for start in range(0, RESAMPLES, _AT_ONCE):
