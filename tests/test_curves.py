@@ -119,11 +119,11 @@ def test_the_figures_are_the_papers_six_panels_and_three_of_l2(section: Section)
     segmentation, reconstruction = figures(section)
     titles = [[panel.title for panel in row] for row in segmentation.rows]
     assert titles == [
-        ["F-ARI (↑) on clevr6", "F-ARI (↑) on clevr10", "F-ARI (↑) on clevr10, 11 slots"],
-        ["ARI (↑) on clevr6", "ARI (↑) on clevr10", "ARI (↑) on clevr10, 11 slots"],
+        ["F-ARI (↑) on clevr6", "F-ARI (↑) on clevr10", "F-ARI (↑) with 11 slots on clevr10"],
+        ["ARI (↑) on clevr6", "ARI (↑) on clevr10", "ARI (↑) with 11 slots on clevr10"],
     ]
     assert [[panel.title for panel in row] for row in reconstruction.rows] == [
-        ["ℓ² loss (↓) on clevr6", "ℓ² loss (↓) on clevr10", "ℓ² loss (↓) on clevr10, 11 slots"]
+        ["ℓ² loss (↓) on clevr6", "ℓ² loss (↓) on clevr10", "ℓ² loss (↓) with 11 slots on clevr10"]
     ]
     panel = segmentation.rows[0][0]
     assert list(panel.curves) == list(MAIN)

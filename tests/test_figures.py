@@ -110,12 +110,31 @@ def test_styles_and_widths_are_what_they_say(
     files = draw(figure, choice.form)
     root = ElementTree.fromstring(files["svg"])
     assert float(root.get("width", "").removesuffix("pt")) / 72 == pytest.approx(inches[style != "paper"])
-    assert min(float(text.get("font-size", "0")) for text in root.iter(f"{SVG}text")) >= (
-        4.8 if style == "paper" else 9
-    )
+    smallest = min(float(text.get("font-size", "0")) for text in root.iter(f"{SVG}text"))
+    assert smallest >= 0.79 * STYLES[style].text  # also where a panel is of three sets
     with Image.open(io.BytesIO(files["png"])) as image:
         corner = image.convert("RGB").getpixel((0, 0))
     assert corner == tuple(int(STYLES[choice.style].background[place : place + 2], 16) for place in (1, 3, 5))
+
+
+def test_a_title_that_is_too_wide_has_two_lines_and_room_for_them(figure: Figure) -> None:
+    def words(title: str) -> dict[str, tuple[float, float]]:
+        """Every text of the figure with this one panel -> the place of its line, and its size."""
+        panel = dataclasses.replace(figure.rows[0][0], datasets=(title,))
+        svg = draw(dataclasses.replace(figure, rows=((panel,),)), Format(width="column"))["svg"]
+        texts = ElementTree.fromstring(svg).iter(f"{SVG}text")
+        return {str(text.text): (float(text.get("y", "0")), float(text.get("font-size", "0"))) for text in texts}
+
+    short, long = words("toy4"), words("a set of scenes, and beside it another one with smaller objects")
+    (upper, size), (lower, other) = (
+        long["F-ARI (↑) on a set of scenes, and beside"],
+        long["it another one with smaller objects"],
+    )
+    assert size == other == STYLES["paper"].text
+    assert upper == short["F-ARI (↑) on toy4"][0]
+    assert lower - upper == pytest.approx(1.2 * size)
+    below = "slots K in evaluation"
+    assert long[below][0] - short[below][0] == pytest.approx(lower - upper, abs=0.02)
 
 
 def test_on_a_dark_background_every_colour_can_be_told_from_it(figure: Figure) -> None:

@@ -53,8 +53,8 @@ class Panel:
     def title(self) -> str:
         label = measure(self.metric)
         where = ", ".join(self.datasets)
-        at = f", {self.slots} slots" if self.slots is not None else ""
-        return f"{label.label} ({label.arrow}) on {where}{at}"
+        at = f" with {self.slots} slots" if self.slots is not None else ""
+        return f"{label.label} ({label.arrow}){at} on {where}"
 
     @property
     def scale(self) -> str:

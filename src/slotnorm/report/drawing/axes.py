@@ -13,6 +13,7 @@ from slotnorm.report.drawing.sheet import Anchor, Box, Sheet
 from slotnorm.report.drawing.style import Style
 
 _TICKS_UP = 5
+LINE = 1.2  # letters' sizes from one line of a title to the next
 _TICK_ROOM = 2.2  # letters' sizes that a number below a panel needs
 
 
@@ -121,10 +122,12 @@ class Axes:
         if words_up:
             self.sheet.line((box.left, box.left), (box.top, box.bottom), style.quiet, 0.6 * unit)
 
-    def title(self, words: str, left: float) -> None:
-        """Above the panel, from `left` on; made smaller where it is too wide."""
+    def title(self, lines: Sequence[str], left: float) -> None:
+        """Above the panel, from `left` on; a line that is too wide is made smaller."""
         y = self.box.top - 4.5 * self.style.unit
-        self.sheet.words(left, y, words, self.style.text, self.style.ink, room=self.box.right - left)
+        for above, words in enumerate(reversed(lines)):
+            room, size = self.box.right - left, self.style.text
+            self.sheet.words(left, y - above * LINE * size, words, size, self.style.ink, room=room)
 
     def label(self, words: str) -> None:
         """What the numbers below are."""

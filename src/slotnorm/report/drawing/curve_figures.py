@@ -24,7 +24,7 @@ def draw(figure: Figure, form: Format = Format()) -> dict[str, bytes]:  # noqa: 
     drawn = {norm for row in figure.rows for panel in row for norm in panel.curves}
     appearances = looks(norm for norm in figure.counts if norm in drawn)
     legend = legend_of(figure.counts, appearances)
-    sheet, places = arrange([len(row) for row in figure.rows], form, figure.title, legend)
+    sheet, places = arrange([[panel.title for panel in row] for row in figure.rows], form, figure.title, legend)
     panels = [pair for row in figure.rows for pair in zip(row, shared_limits(row), strict=True)]
     for (panel, limits), place in zip(panels, places, strict=True):
         _draw_panel(sheet, form, place, panel, Scale(*limits), appearances)
@@ -47,7 +47,7 @@ def _draw_panel(
         ticks = whole_ticks(points, place.frame.width, form.style)
     axes = Axes(sheet, form.style, place.frame, across, up)
     axes.frame(ticks)
-    axes.title(panel.title, place.left)
+    axes.title(place.title, place.left)
     axes.label(label)
     if isinstance(panel, PathPanel):
         _draw_paths(axes, panel, appearances)

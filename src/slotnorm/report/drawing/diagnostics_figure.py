@@ -20,8 +20,9 @@ _READ = (-0.2, 1.2)  # masses that are shown; what lies beyond is drawn at the e
 def draw_diagnostics(measured: Diagnostics, form: Format = Format()) -> dict[str, bytes]:  # noqa: B008 (frozen)
     """The panels as {"svg": ..., "pdf": ..., "png": ...}."""
     appearances = looks(measured.counts)
+    titles = [*DRAWN.values(), "mass read off the codes (Prop. 2)"]
     title = f"{measured.title}: inside the models, on {measured.dataset}"
-    sheet, places = arrange([2, 2], form, title, legend_of(measured.counts, appearances))
+    sheet, places = arrange([titles[:2], titles[2:]], form, title, legend_of(measured.counts, appearances))
     for metric, place in zip(DRAWN, places, strict=False):
         _draw_metric(sheet, form, place, measured, metric, appearances)
     _draw_masses(sheet, form, places[-1], measured, appearances)
@@ -37,7 +38,7 @@ def _draw_metric(
     up = _scale(values[np.isfinite(values)], metric, points)
     axes = Axes(sheet, style, place.frame, padded(points), up)
     axes.frame(whole_ticks(points, place.frame.width, style))
-    axes.title(DRAWN[metric], place.left)
+    axes.title(place.title, place.left)
     axes.label("slots K")
     if metric == "occupied":
         axes.line(points, points, style.quiet, 0.5 * style.line)
@@ -62,7 +63,7 @@ def _draw_masses(
     style = form.style
     axes = Axes(sheet, style, place.frame, Scale(-0.03, 1.03), Scale(*_READ))
     axes.frame(axes.across.ticks(5))
-    axes.title("mass read off the codes (Prop. 2)", place.left)
+    axes.title(place.title, place.left)
     axes.label("true mass of a slot (share of tokens)")
     axes.line([0, 1], [0, 1], style.quiet, 0.5 * style.line)
     for norm, pairs in measured.masses.items():

@@ -1,11 +1,13 @@
 """Where panels, title and legend stand on a sheet; how a normalization's line is drawn; and a sheet as files."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from slotnorm.report.appearance import Look
 from slotnorm.report.drawing import fonts
+from slotnorm.report.drawing.axes import LINE
 from slotnorm.report.drawing.pdf import to_pdf
 from slotnorm.report.drawing.png import to_png
 from slotnorm.report.drawing.sheet import Box, Sheet
@@ -19,6 +21,8 @@ _WIDEST, _NARROWEST = 234.0, 105.0  # place of a panel
 _LEFT, _RIGHT, _ABOVE, _BELOW = 27.0, 7.0, 16.0, 24.0  # around a panel's frame, inside its place
 _HEIGHT = 0.72  # of a frame against its width
 _TITLE, _LEGEND_LINE, _KEY, _BETWEEN = 15.0, 11.5, 20.0, 12.0
+_TITLE_LEFT = 4.0  # of a panel's title, inside its place
+_TOO_WIDE = 1.1  # times its room: a title that needs less is made a little smaller, others have two lines
 
 
 @dataclass(frozen=True)
@@ -39,40 +43,51 @@ class Place(NamedTuple):
 
     left: float
     frame: Box
+    title: tuple[str, ...]
+    """Its lines, the last of them right above the frame."""
 
 
 def arrange(
-    rows: Sequence[int], form: Format, title: str, legend: Sequence[tuple[Look, str]]
+    rows: Sequence[Sequence[str]], form: Format, title: str, legend: Sequence[tuple[Look, str]]
 ) -> tuple[Sheet, list[Place]]:
-    """A sheet with a title and a legend, and the places of rows of so many panels, one after another.
+    """A sheet with a title and a legend, and the places of rows of panels with these titles, one after another.
 
     Where a row is too long, all panels follow each other without regard to rows.
     """
     style, unit = form.style, form.style.unit
-    columns = min(max(rows), max(1, int(form.points / (_NARROWEST * unit))))
+    longest = max(map(len, rows))
+    columns = min(longest, max(1, int(form.points / (_NARROWEST * unit))))
     width = min(form.points, columns * _WIDEST * unit)
     wide = width / columns
     frame_width = wide - (_LEFT + _RIGHT) * unit
-    high = _HEIGHT * frame_width + (_ABOVE + _BELOW) * unit
+    if longest > columns:  # then the next row goes on where one ends
+        every = list(itertools.chain.from_iterable(rows))
+        rows = [every[start : start + columns] for start in range(0, len(every), columns)]
     places: list[Place] = []
     top = _TITLE * unit
-    flowing = max(rows) > columns  # then the next row goes on where one ends
-    for number in [sum(rows)] if flowing else rows:
-        row = []
-        for place in range(number):
-            column = place % columns
-            left, upper = column * wide + _LEFT * unit, top + _ABOVE * unit
+    for row in rows:
+        titles = [_title_lines(words, wide - (_TITLE_LEFT + _RIGHT) * unit, style) for words in row]
+        upper = top + _ABOVE * unit + (max(map(len, titles)) - 1) * LINE * style.text
+        for column, lines in enumerate(titles):
+            left = column * wide + _LEFT * unit
             frame = Box(left, upper, left + frame_width, upper + _HEIGHT * frame_width)
-            row.append(Place(column * wide + 4 * unit, frame))
-            if column == columns - 1 or place == number - 1:
-                top += high
-        places += row
+            places.append(Place(column * wide + _TITLE_LEFT * unit, frame, lines))
+        top = upper + _HEIGHT * frame_width + _BELOW * unit
     lines_below = _broken(legend, width, style)
     sheet = Sheet(width, top + (len(lines_below) * _LEGEND_LINE + 5) * unit, style.background, title)
     sheet.words(4 * unit, 10 * unit, title, 1.1 * style.text, style.ink, bold=True, room=width - 8 * unit)
     for number, entries in enumerate(lines_below):
         _draw_legend(sheet, entries, top + (number + 0.7) * _LEGEND_LINE * unit, style)
     return sheet, places
+
+
+def _title_lines(words: str, room: float, style: Style) -> tuple[str, ...]:
+    """The words in one line, or where they are too wide in two that are as narrow as can be."""
+    several = words.split(" ")
+    if fonts.width(words, style.text) <= _TOO_WIDE * room or len(several) == 1:
+        return (words,)
+    broken = [(" ".join(several[:place]), " ".join(several[place:])) for place in range(1, len(several))]
+    return min(broken, key=lambda lines: max(fonts.width(line, style.text) for line in lines))
 
 
 def _entry_width(words: str, style: Style) -> float:
