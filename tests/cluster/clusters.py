@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
+import slow_motion
+
 import tiny
 from slotnorm.studies.jobs import read_note
 from slotnorm.training.experiment_file import write_experiment
@@ -31,12 +33,18 @@ class Sweep:
         words: Sequence[str],
         environment: Mapping[str, str] = os.environ,
         steps: int = STEPS,
+        slowly: bool = False,
     ) -> None:
+        """`slowly`: runs take minutes until `hurry` is called."""
         folder.mkdir(parents=True, exist_ok=True)
         self.runs, self.log = folder / "runs", folder / f"sweep-{time.monotonic_ns()}.txt"
         asked = folder / "asked.json"
         write_experiment(asked, tiny.experiment(steps=steps, checkpoint_every=25, log_every=5, validate_every=steps))
         command = [sys.executable, "-m", "slotnorm", "sweep", "--experiment", str(asked), "--data", str(data)]
+        self._sign = folder / slow_motion.SIGN
+        if slowly:
+            self._sign.touch()
+            command += ["--plugin", slow_motion.__file__, "--log", slow_motion.SlowMotion.name]
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen(
                 [*command, "--into", str(self.runs), *words], stdout=log, stderr=log, env={**environment},
@@ -59,10 +67,20 @@ class Sweep:
             assert time.monotonic() < deadline, self.said
             time.sleep(0.05)
 
-    def until_saved(self, run: str) -> None:
-        """Until a run has a checkpoint, and is not finished."""
-        self.until(lambda: any((self.runs / run / "checkpoints").glob("step-*.json")))
-        assert not (self.runs / run / "checkpoints" / f"step-{STEPS}.json").exists(), "too late to interrupt it"
+    def until_saved(self, run: str = "*") -> str:
+        """Until this run, or any, has a checkpoint, and is not finished; its name."""
+        self.until(lambda: any(self.runs.glob(f"{run}/checkpoints/step-*.json")))
+        checkpoints = next(self.runs.glob(f"{run}/checkpoints/step-*.json")).parent
+        assert not (checkpoints / f"step-{STEPS}.json").exists(), "too late to interrupt it"
+        return checkpoints.parent.name
+
+    def until_logged(self, run: str, sentence: str) -> None:
+        """Until a run's job has said this."""
+        self.until(lambda: sentence in (self.runs / run / "log.txt").read_text())
+
+    def hurry(self) -> None:
+        """End the slow motion, of this sweep and of whoever goes on with its runs."""
+        self._sign.unlink()
 
     def interrupt(self) -> int:
         self.process.send_signal(signal.SIGINT)

@@ -12,6 +12,7 @@ from pathlib import Path
 PORT = 16817
 DEVICES = ("/dev/zero", "/dev/full")  # declared as GPUs, so that the scheduler counts them; no job touches one
 GPUS = len(DEVICES)
+URGENT = "urgent"  # a partition whose jobs take nodes away from those of the other one, which are requeued
 
 CONFIGURATION = """\
 ClusterName=slotnorm
@@ -21,7 +22,7 @@ SlurmUser=root
 SlurmctldPort={port}
 AuthType=auth/munge
 CredType=cred/munge
-AuthInfo=socket={folder}/munge.socket
+AuthInfo=socket={folder}/munge.socket,cred_expire=30
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool-%n
 SlurmctldPidFile={folder}/slurmctld.pid
@@ -39,8 +40,11 @@ ReturnToService=2
 GresTypes=gpu
 SchedulerParameters=batch_sched_delay=0,sched_min_interval=0
 KillWait=20
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
 NodeName=n[1-2] NodeHostname=localhost NodeAddr=127.0.0.1 Port=[{first}-{last}] CPUs=1 Gres=gpu:{gpus} State=UNKNOWN
 PartitionName=main Nodes=n[1-2] Default=YES MaxTime=INFINITE State=UP
+PartitionName={urgent} Nodes=n[1-2] PriorityTier=10 MaxTime=INFINITE State=UP
 """
 
 
@@ -51,7 +55,7 @@ def running(folder: Path) -> Iterator[dict[str, str]]:
     key = folder / "munge.key"
     key.write_bytes(secrets.token_bytes(128))
     key.chmod(0o400)
-    text = CONFIGURATION.format(folder=folder, port=PORT, first=PORT + 4, last=PORT + 5, gpus=GPUS)
+    text = CONFIGURATION.format(folder=folder, port=PORT, first=PORT + 4, last=PORT + 5, gpus=GPUS, urgent=URGENT)
     configuration = folder / "slurm.conf"
     configuration.write_text(text)
     (folder / "gres.conf").write_text("".join(f"NodeName=n[1-2] Name=gpu File={device}\n" for device in DEVICES))

@@ -25,17 +25,26 @@ def job(sweep: clusters.Sweep, run: str) -> str:
     return str(json.loads(sweep.ticket(run))["job"])
 
 
+def warn(environment: dict[str, str], job: str) -> None:
+    """Send a job what SLURM sends before it preempts one or its time is over.
+
+    To its step: of a place in an array, scancel says that it failed, and repeats it, while later places wait.
+    """
+    ask(environment, "scancel", "--signal=USR2", f"{job}.0")
+
+
 def test_six_runs_of_which_one_is_killed_and_one_requeued_end_as_local_ones(
     tmp_path: Path, data: Path, local: dict[str, str], slurm: dict[str, str]
 ) -> None:
-    sweep = clusters.Sweep(tmp_path, data, [*SIX, "--on", "slurm", "--hours", "1"], slurm)
-    killed, requeued = "toy-layer_norm-1", "toy-weighted_sum-3"
+    sweep = clusters.Sweep(tmp_path, data, [*SIX, "--on", "slurm", "--hours", "1"], slurm, slowly=True)
+    killed, requeued = "toy-layer_norm-1", "toy-weighted_sum-1"  # the first two of the array, on a node each
     sweep.until_saved(killed)
     ask(slurm, "scancel", "--signal=KILL", job(sweep, killed))
     sweep.until_saved(requeued)
     first = job(sweep, requeued)
-    ask(slurm, "scancel", "--signal=USR2", first)  # what SLURM sends before it preempts a job or its time is over
-    sweep.until(lambda: "stopped by SIGUSR2 and saved at step" in (sweep.runs / requeued / "log.txt").read_text())
+    warn(slurm, first)
+    sweep.until_logged(requeued, "stopped by SIGUSR2 and saved at step")
+    sweep.hurry()
     assert sweep.wait() == 0, sweep.said
     assert clusters.weights(sweep.runs) == local
     submitit = (sweep.runs / ".jobs" / f"{first}_0_log.out").read_text()
@@ -44,11 +53,46 @@ def test_six_runs_of_which_one_is_killed_and_one_requeued_end_as_local_ones(
     assert not list(sweep.runs.glob("*/job.json"))
 
 
+def test_a_time_limit_saves_and_requeues_by_itself(
+    tmp_path: Path, data: Path, local: dict[str, str], slurm: dict[str, str]
+) -> None:
+    words = ["--norms", "weighted_sum", "--seeds", "1", "--on", "slurm", "--hours", "0.04", "--retries", "0"]
+    sweep = clusters.Sweep(tmp_path, data, words, slurm, slowly=True)
+    run = sweep.runs / sweep.until_saved()
+    first = job(sweep, run.name)
+    assert ask(slurm, "squeue", "--noheader", "--format=%l", "--jobs", first).strip() == "2:00"
+    sweep.until_logged(run.name, "stopped by SIGUSR2 and saved at step")  # which nobody sends but SLURM
+    sweep.hurry()
+    assert sweep.wait() == 0, sweep.said
+    assert clusters.weights(sweep.runs).items() <= local.items()
+    assert "resuming" in (run / "log.txt").read_text()
+    submitit = (sweep.runs / ".jobs" / f"{first}_0_log.out").read_text()
+    assert "this job is timed-out" in submitit
+    assert submitit.count("Starting with JobEnvironment") == 2, "the same job was started again by SLURM"
+
+
+def test_a_job_that_is_preempted_goes_on_later(
+    tmp_path: Path, data: Path, local: dict[str, str], slurm: dict[str, str]
+) -> None:
+    words = ["--norms", "weighted_sum", "--seeds", "1", "2", "--on", "slurm", "--partition", "main", "--retries", "0"]
+    sweep = clusters.Sweep(tmp_path, data, words, slurm, slowly=True)
+    for seed in (1, 2):
+        sweep.until_saved(f"toy-weighted_sum-{seed}")
+    urgent = ["--partition", slurm_daemons.URGENT, "--output", os.devnull, "--wait", "--wrap", "true"]
+    ask(slurm, "sbatch", *urgent)  # there is no free node: it takes one of the two
+    sweep.hurry()
+    assert sweep.wait() == 0, sweep.said
+    assert clusters.weights(sweep.runs).items() <= local.items()
+    logs = [(sweep.runs / f"toy-weighted_sum-{seed}" / "log.txt").read_text() for seed in (1, 2)]
+    assert sorted("resuming" in log for log in logs) == [False, True], logs
+    assert sum("stopped by SIGTERM and saved" in log for log in logs) == 1, logs
+
+
 def test_ctrl_c_leaves_jobs_running_and_a_second_sweep_waits_for_them(
     tmp_path: Path, data: Path, local: dict[str, str], slurm: dict[str, str]
 ) -> None:
     words = ["--norms", "layer_norm", "--seeds", "1", "2", "--on", "slurm"]
-    first = clusters.Sweep(tmp_path, data, words, slurm)
+    first = clusters.Sweep(tmp_path, data, words, slurm, slowly=True)
     first.until_saved("toy-layer_norm-1")
     jobs = [job(first, f"toy-layer_norm-{seed}") for seed in (1, 2)]
     assert first.interrupt() == 130
@@ -56,6 +100,7 @@ def test_ctrl_c_leaves_jobs_running_and_a_second_sweep_waits_for_them(
     assert f"stopped by SIGINT; its jobs go on: `{status}` shows them, `{status} --cancel` stops them" in first.said
     second = clusters.Sweep(tmp_path, data, words, slurm)
     third = clusters.Sweep(tmp_path, data, words, slurm)
+    first.hurry()
     assert (second.wait(), third.wait()) == (0, 0), second.said + third.said
     assert clusters.weights(first.runs).items() <= local.items()
     submitted = sorted(path.name for path in (first.runs / ".jobs").glob("*_submitted.pkl"))
@@ -66,14 +111,20 @@ def test_status_cancels_and_the_same_command_continues(
     tmp_path: Path, data: Path, local: dict[str, str], slurm: dict[str, str]
 ) -> None:
     words = ["--norms", "weighted_sum", "--seeds", "1", "2", "3", "--on", "slurm"]
-    sweep = clusters.Sweep(tmp_path, data, words, slurm)
-    sweep.until_saved("toy-weighted_sum-1")
+    sweep = clusters.Sweep(tmp_path, data, words, slurm, slowly=True)
+    for seed in (1, 2):  # on the two nodes; the third waits
+        sweep.until_saved(f"toy-weighted_sum-{seed}")
     command = [sys.executable, "-m", "slotnorm", "status", str(sweep.runs), "--cancel"]
     assert "3 jobs of slurm are cancelled" in ask(slurm, *command)
     assert sweep.wait() == 1
     assert sweep.said.count("failed, cancelled by `slotnorm status --cancel`") == 3
     assert not ask(slurm, "squeue", "--noheader", "--states=PENDING,RUNNING")
-    assert not Run.open(sweep.runs / "toy-weighted_sum-1").finished
+    for seed in (1, 2):
+        run = sweep.runs / f"toy-weighted_sum-{seed}"
+        assert "stopped by SIGTERM and saved" in (run / "log.txt").read_text()
+        assert not Run.open(run).finished
+    assert not (sweep.runs / "toy-weighted_sum-3" / "log.txt").exists(), "it was never started"
+    sweep.hurry()
     again = clusters.Sweep(tmp_path, data, words, slurm)
     assert again.wait() == 0, again.said
     assert clusters.weights(sweep.runs).items() <= local.items()
