@@ -211,10 +211,9 @@ def test_a_job_of_another_version_is_one_sentence(
         (["--on", "slurm", "--gpus", "-1"], "--gpus is -1, but must be at least 0"),
         (["--on", "slurm", "--nodes", "0"], "--nodes is 0, but must be at least 1"),
         (["--on", "slurm", "--hours", "0"], "--hours is 0.0, but a job needs at least a minute: 0.02"),
-        (
-            ["--on", "slurm", "--sbatch", "mem 3"],
-            "--sbatch mem 3 is not one of sbatch's options; give",
-        ),
+        (["--on", "slurm", "--partition", "a\nb"], r"--partition is 'a\nb', but must be a name; `sinfo` shows those"),
+        (["--on", "slurm", "--sbatch", "mem 3"], "--sbatch mem 3 is not one of sbatch's options; give"),
+        (["--on", "slurm", "--sbatch", "mem=3\r4"], "--sbatch mem=3"),
         (["--on", "ray", "--gpus", "1.5"], "--gpus is 1.5, but must be a part of one GPU, as 0.5, or a whole number"),
     ],
 )
@@ -239,6 +238,12 @@ def test_an_engine_that_is_not_installed_is_one_sentence(
     sentence = f"slotnorm: --on {on} needs {package}; install it by pip install 'slotnorm[{on}]'\n"
     assert capsys.readouterr().err == sentence
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("name", ["runs-%j", "runs\\1", "runs\nrm"])
+def test_a_folder_that_slurm_would_read_otherwise_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UserError, match="in its name, which SLURM reads as something else; choose another folder"):
+        Slurm().check([tmp_path / name / "run"])
 
 
 def test_a_machine_without_slurm_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

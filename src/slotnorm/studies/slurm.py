@@ -37,6 +37,7 @@ _TIME_LIMITS = 10_000  # how often a job may go on after its time was over: as o
 _SECONDS_BETWEEN_QUESTIONS = 5.0  # the controller serves everybody; ends are read from receipts meanwhile
 _SECONDS_FOR_AN_ANSWER = 60.0
 _JOB = re.compile("[0-9]{1,20}(_[0-9]{1,20})?")  # of an array; anything else in a file could be an option of scancel
+_NOT_LITERAL = re.compile(r"[%\\\x00-\x1f\x7f]")  # in paths: a number for %j, and what breaks a line of its script
 _STARTED = ("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT")
 
 
@@ -63,13 +64,23 @@ class Slurm(Launcher):
                 raise UserError(f"--{option} is {value}, but must be at least {least}")
         if not self.hours * 60 >= 1:
             raise UserError(f"--hours is {self.hours}, but a job needs at least a minute: 0.02")
+        if self.partition is not None and not self.partition.isprintable():
+            raise UserError(
+                f"--partition is {self.partition!r}, but must be a name; `sinfo` shows those of the cluster"
+            )
         for word in self.sbatch:
-            if not re.fullmatch(r"[a-z][a-z-]*(=.+)?", word):
+            if not re.fullmatch(r"[a-z][a-z-]*(=.+)?", word) or not word.isprintable():
                 raise UserError(f"--sbatch {word} is not one of sbatch's options; give them as account=lab mem=32G")
         self._queue: dict[str, State] | None = None
         self._asked: float | None = None
 
     def check(self, folders: Sequence[Path]) -> None:
+        folder = jobs_folder(folders).parent
+        if odd := _NOT_LITERAL.search(str(folder)):
+            raise UserError(
+                f"the folder {str(folder)!r} has {odd[0]!r} in its name, which SLURM reads as something else; choose "
+                "another folder"
+            )
         _submitit()
         for program in ("sbatch", "srun", "squeue", "scancel"):
             if shutil.which(program) is None:
@@ -77,7 +88,7 @@ class Slurm(Launcher):
                     f"--on slurm needs SLURM's commands, and {program} is not on this machine; give the command on a "
                     "machine from which jobs are submitted, or leave out --on"
                 )
-        require_shared(jobs_folder(folders).parent, _hosts())
+        require_shared(folder, _hosts())
 
     def submit(self, jobs: Sequence[Job]) -> list[str]:
         executor = self._executor(make_private(jobs_folder([job.folder for job in jobs])))
