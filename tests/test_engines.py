@@ -123,19 +123,27 @@ def test_several_processes_are_started_by_torchrun_where_the_engine_says(tmp_pat
     made = Relay(command, "log", "receipt", processes=8, nodes=2)
     shown = " ".join(made._words(1, "node7", "17_3"))
     assert "-m torch.distributed.run --nproc-per-node 8 --nnodes 2 --node-rank 1 --master-addr node7" in shown
-    assert shown.endswith("-m slotnorm train --experiment asked.json")
+    assert shown.endswith("-m -- slotnorm train --experiment asked.json")
     assert made._words(0, "node7", "17_3") == shown.replace("--node-rank 1", "--node-rank 0").split()
     for neighbour in ("17_4", "13_7", "71_3"):
         assert made._words(1, "node7", neighbour) != shown.split(), "two trainings meet at two ports"
     assert Relay(command, "log", "receipt")._words(0, "node7", "1") == list(command)
 
 
-def test_trainings_side_by_side_on_one_node_meet_at_ports_that_are_free(tmp_path: Path) -> None:
-    work = tmp_path / "work"
-    work.mkdir()
-    made = Relay((sys.executable, "train"), str(work / "log.txt"), str(tmp_path / "receipt.json"), processes=2)
-    shown = " ".join(made._words(0, "127.0.0.1", ""))
-    assert shown.endswith("-m torch.distributed.run --nproc-per-node 2 --standalone train")
+def test_trainings_side_by_side_on_one_node_meet_at_ports_that_are_free() -> None:
+    shown = " ".join(Relay(("python", "-m", "slotnorm", "train"), "log", "receipt", processes=2)._words(0, "", ""))
+    assert shown.endswith("-m torch.distributed.run --nproc-per-node 2 --standalone -m -- slotnorm train")
+
+
+def test_torchrun_takes_no_option_of_ours_for_its_own() -> None:
+    """Abbreviated, `--log` could be its --log-dir: it refused that, wherever it stood."""
+    from torch.distributed.run import parse_args
+
+    relay = Relay(("python", "-m", "slotnorm", "train", "--log", "csv"), "log", "receipt", processes=2)
+    told = relay._words(0, "", "")
+    torchrun = parse_args(told[told.index("torch.distributed.run") + 1 :])
+    assert torchrun.module
+    assert [torchrun.training_script, *torchrun.training_script_args] == ["slotnorm", "train", "--log", "csv"]
 
 
 @pytest.mark.parametrize("launcher", [Slurm(gpus=8, nodes=2), Ray(gpus=8.0), Ray(gpus=0.5)])

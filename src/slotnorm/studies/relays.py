@@ -126,8 +126,9 @@ class Relay:
     def _words(self, node: int, first_host: str, identity: str) -> list[str]:
         if not self.is_distributed:
             return list(self.command)
-        python, *words = self.command
+        python, module, *command = self.command  # python -m slotnorm ...
         torchrun = [python, "-m", "torch.distributed.run", "--nproc-per-node", str(self.processes)]
+        words = [module, "--", *command]  # else torchrun takes --log for an option of its own, cut short
         if self.nodes == 1:  # meet at a port that is free
             return [*torchrun, "--standalone", *words]
         port = _PORTS[zlib.crc32(identity.encode()) % len(_PORTS)]  # the same on every node, and another one's another
