@@ -95,6 +95,8 @@ def test_the_public_names_are_lazy_and_still_themselves_after_every_module_is_im
     code = (
         "import importlib, inspect, pkgutil, sys, slotnorm\n"
         "assert not [name for name in sys.modules if name.startswith('slotnorm.')], 'importing slotnorm is not lazy'\n"
+        "import slotnorm.models\n"
+        "assert not [name for name in sys.modules if name.startswith('slotnorm.models.')], 'models are not lazy'\n"
         "public = {name for name in slotnorm.__all__ if not name.startswith('__')}\n"
         "before = {name: getattr(slotnorm, name) for name in public}\n"
         "names = [module.name for module in pkgutil.walk_packages(slotnorm.__path__, 'slotnorm.')]\n"

@@ -9,7 +9,6 @@ import torch
 from PIL import Image
 
 import tiny
-from slotnorm import models
 from slotnorm.cli import verbs
 from slotnorm.config import Experiment
 from slotnorm.data import Builder, Scenes
@@ -412,7 +411,3 @@ def test_a_picture_shows_image_reconstruction_and_soft_masks() -> None:
     assert np.abs(pixels[90, 250] - colors[1]).max() <= 1
     assert soft_segmentation(np.full((2, 3, 16), 1 / 3, np.float32)).shape == (2, 4, 4, 3)
     assert len({tuple(color) for color in slot_colors(24).round(3).tolist()}) == 24
-
-
-def test_models_are_exported_lazily_with_build() -> None:
-    assert models.build is build
