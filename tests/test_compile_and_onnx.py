@@ -21,6 +21,9 @@ from test_slot_attention import draw
 from test_slot_attention import make_layer as make_long_layer
 
 NAMES = list(normalizations())
+WITH_STATE = "batch_norm"
+# in a graph the normalizations are a few operations each: the one with buffers stands for all in the quick tests
+ONE_QUICK = [pytest.param(name, marks=[] if name == WITH_STATE else pytest.mark.slow) for name in NAMES]
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +62,7 @@ FREE = ({0: Dim("batch", min=1), 1: Dim("tokens", min=1)}, {0: Dim("batch", min=
 SIZES = [(1, 5, 2), (3, 17, 9), (2, 4, 11)]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ONE_QUICK)
 def test_it_compiles_as_one_graph_and_trains(name):
     layer, twin = make_layer(name), make_layer(name)
     inputs, start = draw(2, 9, 4, 12)
@@ -115,7 +118,8 @@ def to_batch(scenes: Scenes, model: SlotModel) -> tuple[torch.Tensor, dict[str, 
     return model.prepare(stored.pop(model.input)), {name: stored[name] for name in scenes.properties}
 
 
-@pytest.mark.parametrize(("name", "wrapper"), [*((name, FromNoise) for name in NAMES), ("weighted_sum", FromSlots)])
+@pytest.mark.parametrize("name", ONE_QUICK)
+@pytest.mark.parametrize("wrapper", [FromNoise, pytest.param(FromSlots, marks=pytest.mark.slow)])
 def test_an_exported_program_takes_any_batch_tokens_and_slots(name, wrapper):
     module = wrapper(make_layer(name)).eval()
     program = torch.export.export(module, draw(2, 7, 3, 12), dynamic_shapes=FREE, strict=False)
@@ -125,7 +129,7 @@ def test_an_exported_program_takes_any_batch_tokens_and_slots(name, wrapper):
             torch.testing.assert_close(ours, expected, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ONE_QUICK)
 def test_onnxruntime_gives_the_same_slots_and_attention(name, tmp_path):
     module = FromNoise(make_layer(name).float()).eval()
     example = tuple(tensor.float() for tensor in draw(2, 7, 3, 12))

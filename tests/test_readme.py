@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 from PIL import Image
 
 import processes
@@ -72,7 +73,12 @@ def short_name(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=short_name)
+def of_page(page: Path, value: object, name: str) -> ParameterSet:
+    """A value that a page holds; those of the site's pages are tried with the site."""
+    return pytest.param(value, marks=[] if page.parent == ROOT else pytest.mark.docs, id=name)
+
+
+@pytest.mark.parametrize("page", [of_page(page, page, short_name(page)) for page in PAGES if blocks(page, "python")])
 def test_python_blocks_run_in_order(page, prepare, tmp_path):
     prepare(tmp_path, BEFORE.get(page.name, []))
     (tmp_path / "page.py").write_text("\n".join(blocks(page, "python")))
@@ -89,16 +95,17 @@ def test_set_up_and_test_lines_are_those_of_ci():
     assert verb.startswith(".venv/bin/slotnorm ")
 
 
-def commands() -> list[str]:
-    """Every line of a bash block that starts with slotnorm, comments dropped, continued lines joined; once each."""
-    lines = [
-        line for page in PAGES for block in blocks(page, "bash") for line in block.replace("\\\n", " ").splitlines()
-    ]
+def commands(page: Path) -> list[str]:
+    """Every line of a bash block that starts with slotnorm, comments dropped, continued lines joined."""
+    lines = [line for block in blocks(page, "bash") for line in block.replace("\\\n", " ").splitlines()]
     last_parts = (line.split(" && ")[-1].removeprefix(".venv/bin/").split("  #")[0].strip() for line in lines)
-    return list(dict.fromkeys(line for line in last_parts if line.startswith("slotnorm ")))
+    return [line for line in last_parts if line.startswith("slotnorm ")]
 
 
-@pytest.mark.parametrize("command", commands())
+FIRST_IN = {command: page for page in reversed(PAGES) for command in reversed(commands(page))}  # each is run once
+
+
+@pytest.mark.parametrize("command", [of_page(page, command, command) for command, page in reversed(FIRST_IN.items())])
 def test_commands_run(command, prepare, tmp_path):
     words = shlex.split(command)[1:]
     extra = next((flags for start, flags in SHORT.items() if " ".join(words).startswith(start)), [])
