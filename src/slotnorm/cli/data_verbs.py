@@ -238,10 +238,10 @@ def features(
             print(with_script(describe_jobs(tasks), tasks, launcher.for_one_process()))
             return
         compute_on(launcher, tasks, retries)
-        made = join_shards(scenes, network, shards, out, batch_size)
+        features = join_shards(scenes, network, shards, out, batch_size)
     else:
-        made = compute(scenes, network, out, device, batch_size, None if shard is None else part)
-    print(f"{len(made)} scenes with {network.tokens} x {network.features} features in {made.directory}")
+        features = compute(scenes, network, out, device, batch_size, None if shard is None else part)
+    print(f"{len(features)} scenes with {network.tokens} x {network.features} features in {features.directory}")
 
 
 def _absolute(name: str) -> str:

@@ -210,12 +210,12 @@ def evaluate(
             print(with_script(describe_jobs(tasks), tasks, launcher.for_one_process()))
             return
         evaluate_on(launcher, tasks, retries)
-    made = []
+    scored = []
     for evaluation in planned:
-        made.append(evaluation.evaluate())
-        print(describe(made[-1], read_judgement(evaluation.run.path)), flush=True)
+        scored.append(evaluation.evaluate())
+        print(describe(scored[-1], read_judgement(evaluation.run.path)), flush=True)
     if csv is not None:
-        Rows.concat(made).to_csv(csv)
+        Rows.concat(scored).to_csv(csv)
         print(f"rows: {csv}")
 
 
@@ -263,8 +263,8 @@ def report(
     from slotnorm.report.writing import write_report
 
     choice = Choice(style, width, norms, metrics)
-    made = write_report(runs, out, data=data, models=models, rows=rows, device=device, choice=choice)
-    print(headline(made))
+    content = write_report(runs, out, data=data, models=models, rows=rows, device=device, choice=choice)
+    print(headline(content))
     print(f"report: {out / 'report.md'}")
     print(f"page: {out / 'index.html'}")
 
@@ -312,8 +312,8 @@ def reproduce(
     if plan:
         print(describe_plan(asked))
         return
-    made = reproduce(asked)
-    print(headline(made))
+    content = reproduce(asked)
+    print(headline(content))
     print(f"report: {out / 'report' / 'report.md'}")
     print(f"page: {out / 'report' / 'index.html'}")
 

@@ -29,14 +29,14 @@ def read_properties(path: Path, names: Collection[str]) -> dict[str, Objects]:
             raise UserError(
                 f"{path} lists {str(name)[:80]!r}, which is not an image of {path.parent / 'images'} or is listed twice"
             )
-        if not isinstance(objects, list) or not all(isinstance(thing, dict) for thing in objects):
+        if not isinstance(objects, list) or not all(isinstance(item, dict) for item in objects):
             raise UserError(f"{path} has no list of objects for {name}")
         if len(objects) > 255:
             raise UserError(f"{path} lists {len(objects)} objects for {name}; a scene can have at most 255 objects")
-        scenes[name] = _in_label_order([_read_object(thing, f"{path}, {name}") for thing in objects], f"{path}, {name}")
+        scenes[name] = _in_label_order([_read_object(item, f"{path}, {name}") for item in objects], f"{path}, {name}")
     if absent := sorted(set(names) - set(scenes)):
         raise UserError(f"{path} does not list {absent[0]}; list every image, or remove the file")
-    given = {frozenset(thing) for objects in scenes.values() for thing in objects}
+    given = {frozenset(item) for objects in scenes.values() for item in objects}
     if len(given) > 1:
         differing = sorted(frozenset.union(*given) - frozenset.intersection(*given))
         raise UserError(f"{path} gives {differing[0]} for some objects and not for others; give it for all or for none")
@@ -49,25 +49,25 @@ def _in_label_order(labelled: list[tuple[int | None, dict[str, float]]], where: 
         raise UserError(
             f"{where}: the labels of {len(labels)} objects must be 1 to {len(labels)}, each once, not {labels[:10]}"
         )
-    return tuple(thing for _, (_, thing) in sorted(zip(labels, labelled, strict=True), key=lambda pair: pair[0]))
+    return tuple(item for _, (_, item) in sorted(zip(labels, labelled, strict=True), key=lambda pair: pair[0]))
 
 
-def _read_object(thing: dict[str, Any], where: str) -> tuple[int | None, dict[str, float]]:
+def _read_object(item: dict[str, Any], where: str) -> tuple[int | None, dict[str, float]]:
     """An object's label, if given, and its numbers: codes of CLEVR's names, position and rotation."""
     numbers: dict[str, float] = {}
     for name, values in CLEVR_PROPERTIES.items():
-        if name in thing:
-            value = thing[name]
+        if name in item:
+            value = item[name]
             if value not in values:
                 raise UserError(f"{where}: there is no {name} {str(value)[:40]!r}; {nearest(str(value)[:40], values)}")
             numbers[name] = values.index(value) + 1
-    position = thing.get("position", [])
+    position = item.get("position", [])
     if not isinstance(position, list) or len(position) not in (0, 3):
         raise UserError(f"{where}: a position is [x, y, z], not {str(position)[:40]}")
-    given = dict(zip("xyz", position, strict=False)) | ({"rotation": thing["rotation"]} if "rotation" in thing else {})
+    given = dict(zip("xyz", position, strict=False)) | ({"rotation": item["rotation"]} if "rotation" in item else {})
     for name, value in given.items():
         numbers[name] = _number(value, f"{where}: {name}")
-    label = thing.get("label")
+    label = item.get("label")
     if label is not None and (not isinstance(label, int) or isinstance(label, bool)):
         raise UserError(f"{where}: a label is a whole number, not {str(label)[:40]}")
     return label, numbers

@@ -61,9 +61,9 @@ class Decomposer:
         present = group >= 0
         # one by one: features may be computed when they are read, and then their bits depend on what is read with them
         stored = np.concatenate([self.scenes.read(field, group[[place]]) for place in np.flatnonzero(present)])
-        whole = np.zeros((self.at_once, *stored.shape[1:]), dtype=stored.dtype)
-        whole[present] = stored
-        return torch.from_numpy(whole)
+        padded = np.zeros((self.at_once, *stored.shape[1:]), dtype=stored.dtype)
+        padded[present] = stored
+        return torch.from_numpy(padded)
 
     def encode(self, group: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         """The model's inputs for a group, and their tokens (at_once, N, channels)."""

@@ -99,12 +99,12 @@ def diagnose(
         refused = _refusal(layer)
     factors |= {"iterations": decomposer.iterations, "train_slots": train_slots}
     reference = _reference(model, statistics[train_slots])
-    made = [rows for k in images for rows in _rows({**factors, "slots": k}, scenes, images[k])]
-    made += [rows for k in decoded for rows in _rows({**factors, "slots": k}, scenes, decoded[k])]
-    made += [_set_rows({**factors, "slots": k}, statistics[k], reference) for k in statistics]
+    of_slots = [rows for k in images for rows in _rows({**factors, "slots": k}, scenes, images[k])]
+    of_slots += [rows for k in decoded for rows in _rows({**factors, "slots": k}, scenes, decoded[k])]
+    of_slots += [_set_rows({**factors, "slots": k}, statistics[k], reference) for k in statistics]
     keeps = bool(model.slot_attention.normalization.keeps_mass)
     mass = {"keeps": keeps, "pairs": pairs, "refused": refused}
-    return with_ratios(Rows.concat(made, {"version": VERSION, "mass": mass}))
+    return with_ratios(Rows.concat(of_slots, {"version": VERSION, "mass": mass}))
 
 
 def with_ratios(rows: Rows) -> Rows:
@@ -133,21 +133,21 @@ def _measure(decomposer: Decomposer, layer: SlotAttention, group: NDArray[np.int
     trace = attend.trace(tokens[present], noise=noise[present], iterations=decomposer.iterations)
     first, last = trace[0].aggregate.sums.cpu().double(), trace[-1]
     share, updates = last.attention.cpu().double().mean(dim=-1), last.updates.cpu()
-    told = _read_mass(layer, updates, tokens.shape[1])
+    read = _read_mass(layer, updates, tokens.shape[1])
     error = torch.full((len(share),), torch.nan, dtype=torch.float64)
-    if told is not None and layer.normalization.keeps_mass:
-        error = (told - share).abs().amax(dim=1)
+    if read is not None and layer.normalization.keeps_mass:
+        error = (read - share).abs().amax(dim=1)
     moments = torch.stack([first.new_tensor(float(first.numel())), first.sum(), first.square().sum()])
     norms, occupied = updates.norm(dim=-1).mean(dim=-1).double(), (share >= OCCUPIED).sum(dim=-1).double()
-    return _Measured(norms, occupied, error, share, told, moments)
+    return _Measured(norms, occupied, error, share, read, moments)
 
 
 def _decode(decomposer: Decomposer, group: NDArray[np.int64], slots: int) -> dict[str, Tensor]:
     """Who holds the background in a group of scenes, blanks left out, by the model's masks."""
     present = torch.from_numpy(group >= 0)
     _, tokens = decomposer.encode(group)
-    made = decomposer.decompose(tokens, decomposer.scene_noise(0, group, slots), reconstruct=False)
-    masks, true = made.masks[present].cpu(), decomposer.read("labels", group)[present]
+    decomposition = decomposer.decompose(tokens, decomposer.scene_noise(0, group, slots), reconstruct=False)
+    masks, true = decomposition.masks[present].cpu(), decomposer.read("labels", group)[present]
     return {VISIBLE: count_visible(comparable_labels(masks, true)[0]), **measure_background(masks, true)}
 
 
@@ -187,11 +187,11 @@ def _refusal(layer: SlotAttention) -> str:
 
 def _pairs(measured: Sequence[_Measured]) -> list[list[float]]:
     """Some (true, read) masses, evenly over all slots of all images."""
-    told = [part for part in measured if part.read is not None]
-    if not told:
+    readable = [part for part in measured if part.read is not None]
+    if not readable:
         return []
-    true = torch.cat([part.true.flatten() for part in told])
-    read = torch.cat([part.read.flatten() for part in told if part.read is not None])
+    true = torch.cat([part.true.flatten() for part in readable])
+    read = torch.cat([part.read.flatten() for part in readable if part.read is not None])
     chosen = torch.linspace(0, len(true) - 1, min(_PAIRS, len(true))).round().long()
     return [[round(float(value), 6) for value in pair] for pair in zip(true[chosen], read[chosen], strict=True)]
 

@@ -104,15 +104,15 @@ class Examples:
                     f"{path} has examples in format {str(record['format'])[:40]}, this slotnorm reads {_FORMAT}; "
                     "install a newer one, or delete it and make it again"
                 )
-            told = check_document(_Record, record, path, "the record of examples", "delete it and make it again")
+            facts = check_document(_Record, record, path, "the record of examples", "delete it and make it again")
             by_slots: dict[str, dict[int, NDArray[np.uint8]]] = {"masks": {}, "reconstruction": {}}
             for name, array in arrays.items():
                 kind, dash, number = name.partition("-")
                 if dash:
                     by_slots[kind][int(number)] = array
             examples = cls(
-                told.run, told.norm, told.dataset, arrays["scenes"], arrays.get("images"),
-                arrays.get("labels"), by_slots["masks"], by_slots["reconstruction"], told.facts,
+                facts.run, facts.norm, facts.dataset, arrays["scenes"], arrays.get("images"),
+                arrays.get("labels"), by_slots["masks"], by_slots["reconstruction"], facts.facts,
             )  # fmt: skip
             examples._require_shapes()
             return examples
@@ -148,10 +148,10 @@ def make_examples(
             present = torch.from_numpy(group >= 0)
             for k in masks:
                 noise = decomposer.scene_noise(0, group, k)
-                made = decomposer.decompose(tokens, noise, reconstruct=k in reconstructions)
-                masks[k].append(_bytes(_shrunk(as_maps(made.masks[present]))))
-                if k in reconstructions and made.reconstruction is not None:
-                    pixels = (_shrunk(made.reconstruction[present]) + 1) / 2
+                decomposition = decomposer.decompose(tokens, noise, reconstruct=k in reconstructions)
+                masks[k].append(_bytes(_shrunk(as_maps(decomposition.masks[present]))))
+                if k in reconstructions and decomposition.reconstruction is not None:
+                    pixels = (_shrunk(decomposition.reconstruction[present]) + 1) / 2
                     reconstructions[k].append(_bytes(pixels).transpose(0, 2, 3, 1))
     order = np.argsort(np.concatenate([group[group >= 0] for group in groups]))
 

@@ -38,5 +38,5 @@ def times_validation(model: SlotModel, inputs: Tensor, tokens: Tensor, seed: int
     number = model.experiment.slots
     keys: list[tuple[int, ...]] = [(number,)]
     noise = torch.from_numpy(randomness.slot_noise(seed, "segment", keys, number, model.slot_attention.dim))
-    made = model.decompose(tokens, noise=noise.to(tokens.device))
-    return None if made.reconstruction is None else float(squared_error(made.reconstruction, inputs)[0]) / known
+    rebuilt = model.decompose(tokens, noise=noise.to(tokens.device)).reconstruction
+    return None if rebuilt is None else float(squared_error(rebuilt, inputs)[0]) / known

@@ -99,14 +99,15 @@ class Measurement:
             slots, attention = self.model.slot_attention(tokens, iterations=self.iterations, noise=noise)
             masks = {"attention": attention}
         else:
-            made = self.model.decompose(
+            decomposition = self.model.decompose(
                 tokens, iterations=self.iterations, noise=noise, reconstruct="masks" in self.sources
             )
             slots, attention, reconstruction, predictions = (
-                made.slots, made.attention, made.reconstruction, made.predictions,
+                decomposition.slots, decomposition.attention, decomposition.reconstruction, decomposition.predictions,
             )  # fmt: skip
             # a model without a decoder gives its attention as masks, on the grid of its tokens
-            masks = {"attention": made.attention if "masks" in self.model.sources else made.masks, "masks": made.masks}
+            of_attention = decomposition.attention if "masks" in self.model.sources else decomposition.masks
+            masks = {"attention": of_attention, "masks": decomposition.masks}
         comparisons = {}
         for source in self.sources:
             true, predicted = (None, None) if labels is None else comparable_labels(masks[source], labels)

@@ -51,8 +51,8 @@ def put_together(parts: Mapping[int, Rows], header: Mapping[str, Any]) -> Rows:
 
 def scenes_of(rows: Rows) -> list[dict[str, Any]]:
     """What a header says of the scenes of each K: how many, and a hash of which; different ones once each."""
-    told = (rows.header.get(_BY_SLOTS) or {}).values() or [{name: rows.header.get(name) for name in _OF_SCENES}]
-    return _once(told)
+    descriptions = (rows.header.get(_BY_SLOTS) or {}).values() or [{name: rows.header.get(name) for name in _OF_SCENES}]
+    return _once(descriptions)
 
 
 def _once(documents: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -63,5 +63,5 @@ def check_header(header: Any, path: Path) -> None:
     if not isinstance(header, dict):
         raise DamagedFile(f"{path} is sealed but its header is not an object with named fields; {_WAY_OUT}")
     known = {field.name for field in dataclasses.fields(_Header)}
-    told = {name: value for name, value in header.items() if name in known}
-    check_document(_Header, told, path, "a file of rows", _WAY_OUT)
+    checked = {name: value for name, value in header.items() if name in known}
+    check_document(_Header, checked, path, "a file of rows", _WAY_OUT)

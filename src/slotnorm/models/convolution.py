@@ -48,8 +48,8 @@ class TransposedConvolution(nn.ConvTranspose2d):
         if self.bias is not None and _has_channels_last(images):
             if torch.is_grad_enabled():
                 # oneDNN's gradient of the bias takes as long as that of the weights in this layout, a sum does not
-                made = conv_transpose2d(images, self.weight, None, self.stride, padding, beyond)
-                return made.add_(self.bias[:, None, None])
+                outputs = conv_transpose2d(images, self.weight, None, self.stride, padding, beyond)
+                return outputs.add_(self.bias[:, None, None])
             if self.stride == (1, 1) and 2 * self.weight.shape[1] <= _LANES and images.shape[3] % 2 == 0:
                 return _convolve_pairs(images, _turn(self.weight), self.bias)
         return conv_transpose2d(images, self.weight, self.bias, self.stride, padding, beyond)
@@ -123,8 +123,8 @@ def _turn(weight: Tensor) -> Tensor:
 def _convolve_pairs(images: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Stride 1 with channels last: two neighbouring pixels are made as one of twice the channels, where they lie."""
     pairs = torch.cat([pad(weight, (0, 1)), pad(weight, (1, 0))])
-    made = conv2d(images, pairs, bias.repeat(2), stride=(1, 2), padding=weight.shape[2] // 2)
-    pixels: Tensor = made.permute(0, 2, 3, 1).unflatten(3, (2, -1)).flatten(2, 3)
+    outputs = conv2d(images, pairs, bias.repeat(2), stride=(1, 2), padding=weight.shape[2] // 2)
+    pixels: Tensor = outputs.permute(0, 2, 3, 1).unflatten(3, (2, -1)).flatten(2, 3)
     return pixels.permute(0, 3, 1, 2)
 
 
@@ -146,9 +146,9 @@ class _Convolve(torch.autograd.Function):
         padding = weight.shape[2] // 2
         needed = ctx.needs_input_grad
         if torch.is_grad_enabled():  # the gradient will be differentiated again: the plain operation can be
-            made = conv2d(images, weight, bias, padding=padding)
+            outputs = conv2d(images, weight, bias, padding=padding)
             wanted = [tensor for tensor, is_needed in zip((images, weight, bias), needed, strict=True) if is_needed]
-            computed = iter(torch.autograd.grad(made, wanted, gradient, create_graph=True))
+            computed = iter(torch.autograd.grad(outputs, wanted, gradient, create_graph=True))
             return tuple(next(computed) if is_needed else None for is_needed in needed)
         for_images = for_weight = for_bias = None
         if needed[1] or needed[2]:

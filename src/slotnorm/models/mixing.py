@@ -158,12 +158,12 @@ class _MixRecomputed(torch.autograd.Function):
                 rows = slots[tile].flatten(0, 1).detach().requires_grad_()
                 with torch.enable_grad():
                     logits, values = ctx.decoding.decode(rows, leaves, True)
-                made = upstream.gradients(tile, values.detach().unflatten(0, shape))
-                given = [gradient.flatten(0, 1).to(logits.dtype) for gradient in made]
+                gradients = upstream.gradients(tile, values.detach().unflatten(0, shape))
+                given = [gradient.flatten(0, 1).to(logits.dtype) for gradient in gradients]
                 for_rows, *for_weights = torch.autograd.grad((logits, values), (rows, *wanted), given)
                 for_slots[tile] = for_rows.unflatten(0, shape)
-                for whole, part in zip(sums, for_weights, strict=True):
-                    whole += part
+                for total, part in zip(sums, for_weights, strict=True):
+                    total += part
         summed = iter(sums)
         return for_slots, None, None, *(next(summed) if weight.requires_grad else None for weight in weights)
 
@@ -204,10 +204,10 @@ def differentiate_kept(
     slots, *weights = (tensor.view_as(tensor) for tensor in (slots, *weights))
     outputs = _mix_kept(ctx.decoding._replace(weights=tuple(weights)), slots, ctx.at_once, reconstruct=True)
     pairs = zip(outputs, (for_masks, for_mixed), strict=True)
-    made, gradients = zip(*((output, gradient) for output, gradient in pairs if gradient is not None), strict=True)
+    used, gradients = zip(*((output, gradient) for output, gradient in pairs if gradient is not None), strict=True)
     needed = (ctx.needs_input_grad[0], *ctx.needs_input_grad[3:])
     wanted = [tensor for tensor, is_needed in zip((slots, *weights), needed, strict=True) if is_needed]
-    computed = iter(torch.autograd.grad(made, wanted, gradients, create_graph=True, allow_unused=True))
+    computed = iter(torch.autograd.grad(used, wanted, gradients, create_graph=True, allow_unused=True))
     for_slots, *for_weights = (next(computed) if is_needed else None for is_needed in needed)
     return for_slots, None, None, *for_weights
 

@@ -60,14 +60,14 @@ class _WithNames(nn.Module):
 
     def describe(self, inputs: Tensor, noise: Tensor) -> list[str]:
         """The names of its outputs."""
-        made = self.model(inputs, noise=noise, iterations=self.iterations)
-        return [name for name, output in zip(Decomposition._fields, made, strict=True) if output is not None]
+        decomposition = self.model(inputs, noise=noise, iterations=self.iterations)
+        return [name for name, output in zip(Decomposition._fields, decomposition, strict=True) if output is not None]
 
     def forward(self, inputs: Tensor, noise: Tensor) -> tuple[Tensor, ...]:
         first = noise[:, 0, 0]  # fails where there is no slot; see `_name_refusal`
         noise = noise + (first - first)[:, None, None]
-        made = self.model(inputs, noise=noise, iterations=self.iterations)
-        return tuple(output for output in made if output is not None)
+        decomposition = self.model(inputs, noise=noise, iterations=self.iterations)
+        return tuple(output for output in decomposition if output is not None)
 
 
 def _shape(model: SlotModel) -> tuple[int, ...]:

@@ -131,8 +131,8 @@ def listing() -> list[tuple[str, ...]]:
         experiment, validation = packed.experiment, packed.facts.get("validation") or {}
         by_slots = {int(name.removeprefix("f_ari@")): value for name, value in validation.items() if "f_ari@" in name}
         scores = [f"{value:.3f} at {slots}" for slots, value in sorted(by_slots.items())]
-        made = experiment.scenes
-        objects = f", {made.objects[0]} to {made.objects[1]} objects, {made.size}x{made.size}" if made else ""
+        scenes = experiment.scenes
+        objects = f", {scenes.objects[0]} to {scenes.objects[1]} objects, {scenes.size}x{scenes.size}" if scenes else ""
         table.append((
             path.stem, experiment.norm, f"{experiment.dataset}{objects}", str(experiment.slots),
             ", ".join(scores) or "not known", f"{path.stat().st_size / 1e6:.1f}", "MIT",

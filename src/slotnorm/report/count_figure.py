@@ -99,8 +99,8 @@ def _with_guess(section: Section, panel: Panel, always: float) -> Panel:
         errors = [abs(point - always) for point in points]
     else:
         errors = [_error_of_guess(section, panel.datasets[-1], point, always) for point in points]
-    values, whole = np.asarray(errors), np.asarray(points, dtype=np.int64)
-    guess = Curve(whole, values, values, values, np.zeros_like(values), np.zeros_like(whole), {})
+    values, positions = np.asarray(errors), np.asarray(points, dtype=np.int64)
+    guess = Curve(positions, values, values, values, np.zeros_like(values), np.zeros_like(positions), {})
     return dataclasses.replace(panel, curves={**panel.curves, GUESS: guess})
 
 

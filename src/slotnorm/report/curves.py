@@ -213,7 +213,8 @@ def _content(make: SectionFigure, section: Section) -> tuple[str, str, Sequence[
         raise UserError(
             f"the figure {make.__name__} fails with {describe(error)}{place_of(error)}; mend it, or leave it out"
         ) from error
-    if not isinstance(name, str) or not isinstance(caption, str) or not all(isinstance(one, Panel) for one in panels):
+    texts = isinstance(name, str) and isinstance(caption, str)
+    if not texts or not all(isinstance(panel, Panel) for panel in panels):
         raise UserError(f"the figure {make.__name__} must give its name, its caption and rows of panels, or None")
     return content
 

@@ -136,11 +136,11 @@ def _generate(model: SlotModel, test: EvaluationSet, num: int, folder: Path) -> 
 def temporary_folder() -> Iterator[Path]:
     """A folder that is removed afterwards; refused in one sentence where none can be made."""
     try:
-        made = tempfile.TemporaryDirectory(prefix="slotnorm-demo-")
+        temporary = tempfile.TemporaryDirectory(prefix="slotnorm-demo-")
     except OSError as error:
         reason = error.strerror or error
         raise UserError(f"no temporary folder can be made ({reason}); name one that is writable in TMPDIR") from error
-    with made as name:
+    with temporary as name:
         yield Path(name)
 
 

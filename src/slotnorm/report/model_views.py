@@ -102,8 +102,8 @@ class Inspector:
             model = self._model(run)
             facts = {"weights": run.facts["weights"], "scenes": run.facts["scenes"][dataset]["scenes"]}
             names: dict[str, Any] = {"run": run.name, "norm": run.norm, "dataset": dataset, "facts": facts}
-            made = make_examples(model, self._scenes(run, dataset, _PICTURED), slots, shown, **names)
-            return self._keep(path, made, made.save)
+            examples = make_examples(model, self._scenes(run, dataset, _PICTURED), slots, shown, **names)
+            return self._keep(path, examples, examples.save)
 
         def stale(kept: Examples) -> str:
             return "" if kept.facts.get("weights") == run.facts["weights"] else "belongs to other weights"
@@ -152,13 +152,13 @@ class Inspector:
             raise UserError(f"{reason}, and models are not run")
         return make()
 
-    def _keep(self, path: Path, made: T, save: Callable[[Path], None]) -> T:
+    def _keep(self, path: Path, view: T, save: Callable[[Path], None]) -> T:
         """Keep what was made for the next report; it is shown also where the folder cannot be written to."""
         try:
             save(path)
         except UserError as error:
             _log.warning(f"note: {error}; it is shown all the same, and made again next time")
-        return made
+        return view
 
     def _model(self, run: RunScores) -> SlotModel:
         """The run's model, of the weights that its rows were made with."""

@@ -95,14 +95,15 @@ def visual_table(illustration: Illustration, slots: int, scenes: Sequence[int]) 
     appearances = looks(illustration.examples)
     rows: list[tuple[str, list[Pixels | None]]] = []
     images, truth = illustration.any.images, illustration.truth()
-    told = [examples.reconstructions.get(slots) for examples in illustration.examples.values()]
+    reconstructions = [examples.reconstructions.get(slots) for examples in illustration.examples.values()]
     segmented = [illustration.segmentation(norm, slots) for norm in illustration.examples]
     for scene in scenes:
         segments: list[Pixels | None] = [drawn[scene] for drawn in segmented]
         true = None if truth is None else truth[scene]
         image = None if images is None else images[scene]
-        if any(rebuilt is not None for rebuilt in told):
-            rows.append(("reconstruction", [image, *(None if rebuilt is None else rebuilt[scene] for rebuilt in told)]))
+        if any(rebuilt is not None for rebuilt in reconstructions):
+            rebuilt_scenes = (None if rebuilt is None else rebuilt[scene] for rebuilt in reconstructions)
+            rows.append(("reconstruction", [image, *rebuilt_scenes]))
             rows.append(("segmentation", [true, *segments]))
         else:
             rows.append(("segmentation", [image, *segments]))

@@ -205,10 +205,10 @@ def _label_free(contents: SectionContents) -> list[str]:
 def _figure(contents: SectionContents, figure: Figure, which: str, choice: Choice) -> list[str]:
     """A figure with its caption, and what is not drawn of it."""
     chosen, words = choice.of(figure), escaped(figure.caption) + which
-    said = f" {escaped(chosen.left_out)}" if chosen.noise else ""
+    note = f" {escaped(chosen.left_out)}" if chosen.noise else ""
     if chosen.figure is None:
-        return [f"*{words}*{said}", ""] if said else []
-    return [f"![{words}]({contents.figure_file(figure)})", "", f"*{words}*{said}", ""]
+        return [f"*{words}*{note}", ""] if note else []
+    return [f"![{words}]({contents.figure_file(figure)})", "", f"*{words}*{note}", ""]
 
 
 def _background(contents: SectionContents, held: Background, which: str, choice: Choice) -> list[str]:

@@ -168,14 +168,14 @@ def _joined(parts: Sequence[Rows], folder: Path, facts: dict[str, Any], notes: l
     scenes: dict[str, dict[str, Any]] = {}
     for part in parts:
         for dataset in part.unique("dataset"):
-            told = {name: part.header.get(name) for name in ("scenes", "images", "num_scenes")}
-            known = scenes.setdefault(dataset, told)
-            if known["scenes"] != told["scenes"]:
+            described = {name: part.header.get(name) for name in ("scenes", "images", "num_scenes")}
+            known = scenes.setdefault(dataset, described)
+            if known["scenes"] != described["scenes"]:
                 raise UserError(
                     f"{folder / ROWS} holds rows on different scenes that are both called {dataset}; delete that "
                     f"folder and run `slotnorm eval {folder}` again"
                 )
-            if known["images"] != told["images"] or len(scenes_of(part)) > 1:
+            if known["images"] != described["images"] or len(scenes_of(part)) > 1:
                 notes.append(f"{folder.name}: not every number of slots is scored on the same scenes of {dataset}.")
     facts |= {
         "weights": weights[0], "scenes": scenes, "versions": headers[0].get("versions", {}),
@@ -217,10 +217,10 @@ def _read_binding(folder: Path) -> dict[str, Any]:
         judged = read_json(path, RECORD.most_bytes)
         if isinstance(judged, dict) and RECORD.key in judged:
             judged = read_sealed(path)
-        told = (
+        verdict = (
             {name: judged[name] for name in ("failed", "reason") if name in judged} if isinstance(judged, dict) else {}
         )
-        check_document(_Verdict, told, path, "a judgement")
+        check_document(_Verdict, verdict, path, "a judgement")
         return dict(judged)
     except DamagedFile as damage:
         raise DamagedFile(

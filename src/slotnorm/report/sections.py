@@ -195,10 +195,10 @@ def _changes(study: experiments.Study, shared: dict[str, Any]) -> tuple[str, ...
 def _differences(old: dict[str, Any], new: dict[str, Any]) -> list[tuple[str, Any, Any]]:
     """Where two experiments differ; what a document leaves out, since it is at its default, is said."""
     try:
-        whole = [from_document(Experiment, {"norm": "weighted_mean", "seed": 0, **document}) for document in (old, new)]
+        pair = [from_document(Experiment, {"norm": "weighted_mean", "seed": 0, **document}) for document in (old, new)]
     except UserError:  # rows say less than an experiment, or name what only a plugin knows
         return differences(old, new)
-    return differences(*(to_document(experiment, complete=True) for experiment in whole))
+    return differences(*(to_document(experiment, complete=True) for experiment in pair))
 
 
 def _sets(name: str, runs: Sequence[RunScores]) -> tuple[str, ...]:

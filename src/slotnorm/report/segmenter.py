@@ -110,17 +110,17 @@ class Segmenter:
             on_device = torch.from_numpy(noise).to(self.model.device)
             inputs = self._inputs(pixels)
             tokens = self.model.encode(inputs)
-            made = self.model.decompose(tokens, noise=on_device, reconstruct=False)
+            decomposition = self.model.decompose(tokens, noise=on_device, reconstruct=False)
             self._warn_of_unfamiliar(inputs, tokens)
-            masks = as_maps(made.masks).cpu().float()
-            masses = made.attention[0].cpu().double().sum(dim=1)
+            masks = as_maps(decomposition.masks).cpu().float()
+            masses = decomposition.attention[0].cpu().double().sum(dim=1)
             kept = needed(masks)[0] if self.auto else torch.ones(self.num_slots, dtype=torch.bool)
             count = int(count_objects(masks)[0])
             labels = _label(masks[:, kept], image.height, image.width)
         numbers = tuple(kept.nonzero()[:, 0].tolist())
         return Segmentation(
-            image, labels.numpy(), masses[kept].numpy(), made.attention.shape[-1], self.size, masks[0, kept].numpy(),
-            count, numbers,
+            image, labels.numpy(), masses[kept].numpy(), decomposition.attention.shape[-1], self.size,
+            masks[0, kept].numpy(), count, numbers,
         )  # fmt: skip
 
     def _warn_of_unfamiliar(self, inputs: Tensor, tokens: Tensor) -> None:
@@ -207,22 +207,23 @@ def _segment_one(path: Path, segmenter: Segmenter, folder: Path) -> str:
     return f"{printable(path.name)}: {width}x{height}{scaled}; {held}: {folder}"
 
 
-def save(found: Segmentation, folder: Path, facts: dict[str, Any]) -> None:
+def save(segmentation: Segmentation, folder: Path, facts: dict[str, Any]) -> None:
     """Write labels.png, overlay.png, a cut-out of each slot that has pixels, and slots.json, which is the last."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     files.make_subfolder(folder)
-    slots, earlier = found.slots(), _earlier(folder)
-    labels = Image.fromarray(found.labels)  # a palette makes it show colours; its values stay the slots' numbers
+    slots, earlier = segmentation.slots(), _earlier(folder)
+    labels = Image.fromarray(segmentation.labels)  # a palette makes it show colours; its values stay the slots' numbers
     labels.putpalette(slot_palette(len(slots)).tobytes())
     files.write(folder / "labels.png", _png(labels))
-    files.write(folder / "overlay.png", _png(found.overlay()))
+    files.write(folder / "overlay.png", _png(segmentation.overlay()))
     for slot in slots:
         if slot["box"] is not None:
             slot["file"] = f"slot-{slot['slot']:03}.png"
-            files.write(folder / slot["file"], _png(_cut_out(found, slot)))
+            files.write(folder / slot["file"], _png(_cut_out(segmentation, slot)))
     record = {
-        **facts, "width": found.image.width, "height": found.image.height, "scaled_to": [found.scaled_to] * 2,
-        "tokens": found.tokens, "objects": found.count, "slots": slots,
+        **facts, "width": segmentation.image.width, "height": segmentation.image.height,
+        "scaled_to": [segmentation.scaled_to] * 2, "tokens": segmentation.tokens, "objects": segmentation.count,
+        "slots": slots,
     }  # fmt: skip
     files.write(folder / _RECORD, (json.dumps(record, indent=1, ensure_ascii=False) + "\n").encode())
     for path in earlier:
@@ -237,12 +238,12 @@ def _earlier(folder: Path) -> list[Path]:
     return [path for path in folder.iterdir() if _CUT_OUT.fullmatch(path.name)]
 
 
-def _cut_out(found: Segmentation, slot: dict[str, Any]) -> Image.Image:
+def _cut_out(segmentation: Segmentation, slot: dict[str, Any]) -> Image.Image:
     """The slot's pixels inside its box, everything else transparent and black: nothing of it is left in the file."""
     left, top, right, bottom = slot["box"]
-    inside = Image.fromarray((found.labels[top:bottom, left:right] == slot["slot"]).astype(np.uint8) * 255)
+    inside = Image.fromarray((segmentation.labels[top:bottom, left:right] == slot["slot"]).astype(np.uint8) * 255)
     cut = Image.new("RGBA", inside.size)
-    cut.paste(found.image.crop((left, top, right, bottom)), mask=inside)
+    cut.paste(segmentation.image.crop((left, top, right, bottom)), mask=inside)
     return cut
 
 

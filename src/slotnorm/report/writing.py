@@ -173,10 +173,10 @@ class _Folder:
                 (out / name).unlink(missing_ok=True)
         hashes = {name: hashlib.sha256(content).hexdigest() for name, content in self.files.items()}
         for name, chunks in self.streams.items():
-            whole = hashlib.sha256()
+            digest = hashlib.sha256()
             for chunk in chunks():
-                whole.update(chunk)
-            hashes[name] = whole.hexdigest()
+                digest.update(chunk)
+            hashes[name] = digest.hexdigest()
         write_sealed(out / MANIFEST, {"slotnorm": __version__, "files": hashes})
         for folder in {name.rpartition("/")[0] for name in hashes} - {""}:
             make_subfolder(out / folder)

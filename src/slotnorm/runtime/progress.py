@@ -31,9 +31,9 @@ class Progress:
             from rich.progress import Progress as Bar
             from rich.table import Column
 
-            whole, also_whole = Column(no_wrap=True), Column(no_wrap=True)  # on a narrow terminal the bar gives way
+            unbroken, also_whole = Column(no_wrap=True), Column(no_wrap=True)  # on a narrow terminal the bar gives way
             self._bar = Bar(
-                TextColumn("{task.description}"), BarColumn(bar_width=None), MofNCompleteColumn(table_column=whole),
+                TextColumn("{task.description}"), BarColumn(bar_width=None), MofNCompleteColumn(table_column=unbroken),
                 TextColumn("{task.fields[rate]}"), TimeRemainingColumn(table_column=also_whole),
                 TextColumn("{task.fields[note]}"), console=Console(stderr=True), expand=True,
             )  # fmt: skip

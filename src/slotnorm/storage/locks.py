@@ -184,11 +184,11 @@ class Lock:
         token = dead.token if dead is not None and dead.token else "unnamed"
         guard = self._guard(token)
         try:
-            again = os.open(self.path, os.O_RDONLY | PLAIN)  # as others may have left it since it was looked at
+            reopened = os.open(self.path, os.O_RDONLY | PLAIN)  # as others may have left it since it was looked at
             try:
-                same = Holder.from_bytes(os.pread(again, _MOST_BYTES, 0)) == dead and self._is_still(descriptor)
+                same = Holder.from_bytes(os.pread(reopened, _MOST_BYTES, 0)) == dead and self._is_still(descriptor)
             finally:
-                os.close(again)
+                os.close(reopened)
             if not same:
                 return None
             self.left_by = str(dead) if dead is not None else "a process that did not say its name"

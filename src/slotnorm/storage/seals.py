@@ -42,12 +42,12 @@ class Seal:
         """The content of `close`'s bytes, exactly as they were written; `path` is named in the refusal."""
         content = parse_json(written, path)
         try:
-            whole = (
+            intact = (
                 isinstance(content, dict) and content.pop(self.key, None) is not None and self.close(content) == written
             )
         except (ValueError, RecursionError):  # e.g. 1e999, which JSON reads as infinity: nothing that we wrote
-            whole = False
-        if not whole:
+            intact = False
+        if not intact:
             raise DamagedFile(f"{path} is not what was written: its seal does not match")
         sealed: dict[str, Any] = content
         return sealed
@@ -141,10 +141,10 @@ def open_description(name: str, metadata: dict[str, str], path: Path) -> dict[st
     """The document of `seal_description`."""
     description = parse_json(metadata[name].encode(), path)
     try:
-        whole = isinstance(description, dict) and metadata.items() >= seal_description(name, description).items()
+        intact = isinstance(description, dict) and metadata.items() >= seal_description(name, description).items()
     except RecursionError:  # nested so deeply that it could just be read
-        whole = False
-    if not whole:
+        intact = False
+    if not intact:
         raise DamagedFile(f"{path} is damaged: its description is not what was written; get it again")
     sealed: dict[str, Any] = description
     return sealed

@@ -280,7 +280,7 @@ class _Desk:
 
     def _conclude(self, entry: _Entry, state: State) -> None:
         """Read what a job that ended has left."""
-        told = self._ask("explain", entry.ticket or "")
+        reason = self._ask("explain", entry.ticket or "")
         note = read_note(entry.task.path)
         is_cancelled = note is not None and note.state == "cancelled" and note.ticket == entry.ticket
         entry.ticket, entry.state = None, "waiting"
@@ -292,11 +292,11 @@ class _Desk:
         elif is_cancelled:
             entry.task.state, entry.task.reason = "failed", CANCELLED
         elif state not in (0, "lost", RankLost.exit_code):
-            self._fail(entry, told or f"exit code {state}: {_last_line(entry.task.path / LOG)}")
+            self._fail(entry, reason or f"exit code {state}: {_last_line(entry.task.path / LOG)}")
         elif entry.attempts > self.retries:
             times = "once" if entry.attempts == 1 else f"{entry.attempts} times"
             lost = f"it was lost {times} by {self.launcher.name}"
-            self._fail(entry, f"{lost}: {told}" if told else lost)
+            self._fail(entry, f"{lost}: {reason}" if reason else lost)
         else:
             entry.task.state = "waiting"
 

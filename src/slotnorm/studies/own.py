@@ -64,9 +64,9 @@ def fit_to_features(experiment: Experiment, data: Path, backbone: "FrozenBackbon
     from slotnorm.data.features import compute, described
 
     made_of = described({"scenes": scenes.fingerprint}, backbone)
-    made = compute(scenes, backbone, cache_folder() / "data" / "own" / f"{digest(made_of)[:16]}-features")
+    features = compute(scenes, backbone, cache_folder() / "data" / "own" / f"{digest(made_of)[:16]}-features")
     sizes = FeatureModel(tokens=backbone.tokens, features=backbone.features)
-    return _with(experiment, sizes, len(made), has_validation=False), made.directory
+    return _with(experiment, sizes, len(features), has_validation=False), features.directory
 
 
 def _fit_to_set(experiment: Experiment, data: Path, size: int | None) -> Experiment:

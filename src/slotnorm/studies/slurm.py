@@ -112,8 +112,8 @@ class Slurm(Launcher):
         job, receipt = _read(ticket)
         if job is None or read_receipt(receipt) is not None:
             return ""
-        said = last_line(receipt.parent / f"{job}_0_log.err")
-        return said or f"job {job} ended before it could write to {receipt.parent}, which nodes may not share"
+        reason = last_line(receipt.parent / f"{job}_0_log.err")
+        return reason or f"job {job} ended before it could write to {receipt.parent}, which nodes may not share"
 
     def cancel(self, tickets: Sequence[str], number: signal.Signals = signal.SIGTERM) -> None:
         jobs = [job for job, _ in map(_read, tickets) if job is not None]
@@ -140,11 +140,11 @@ class Slurm(Launcher):
 
     def _executor(self, folder: Path) -> Any:
         executor = _submitit().SlurmExecutor(folder, max_num_timeout=_TIME_LIMITS)
-        told = dict(word.partition("=")[::2] for word in self.sbatch)
+        options = dict(word.partition("=")[::2] for word in self.sbatch)
         executor.update_parameters(
             job_name="slotnorm", time=int(self.hours * 60), nodes=self.nodes, ntasks_per_node=1,
             array_parallelism=_LONGEST_ARRAY,
-            additional_parameters={"requeue": True, **{name: value or True for name, value in told.items()}},
+            additional_parameters={"requeue": True, **{name: value or True for name, value in options.items()}},
             **({} if self.partition is None else {"partition": self.partition}),
             **({"gpus_per_node": self.gpus} if self.gpus else {}),
         )  # fmt: skip
@@ -153,9 +153,9 @@ class Slurm(Launcher):
     def _look(self, job: str | None, receipt: Path) -> State:
         if job is None:
             return "lost"
-        said = read_receipt(receipt)
-        if said is not None and isinstance(said.state, int):
-            return said.state
+        outcome = read_receipt(receipt)
+        if outcome is not None and isinstance(outcome.state, int):
+            return outcome.state
         queued = self._queued()
         return "waiting" if queued is None else queued.get(job, "lost")
 
@@ -228,9 +228,9 @@ def _run(*command: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.CompletedProcess(command, 1, "", str(error))
 
 
-def _words_of_slurm(said: str) -> str:
+def _words_of_slurm(message: str) -> str:
     """The scheduler's own words, each sentence once, without the name of the program."""
-    lines = [re.sub(r"^(\w+: )?(error: )?", "", line.strip()) for line in said.splitlines()]
+    lines = [re.sub(r"^(\w+: )?(error: )?", "", line.strip()) for line in message.splitlines()]
     return "; ".join(dict.fromkeys(filter(None, lines))) or "without a word"
 
 

@@ -89,8 +89,8 @@ def report(tasks: Sequence[RunTask]) -> str:
     lines = []
     for task in tasks:
         if task.state in ("finished", "skipped"):
-            again = " (was finished already)" if task.state == "skipped" else ""
-            lines.append(f"{_summary(task)}{again}")
+            note = " (was finished already)" if task.state == "skipped" else ""
+            lines.append(f"{_summary(task)}{note}")
         else:
             log = task.path / LOG
             more = f"; {log} tells more" if log.is_file() else ""

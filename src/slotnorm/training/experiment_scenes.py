@@ -50,9 +50,11 @@ def training_scenes(
     if experiment.scenes is not None and directory is None:
         needed = num or min(experiment.scenes.num, steps_times_batch)
         return _checked(_generate(experiment.scenes, "train", experiment.scenes.objects, needed), experiment)
-    if (made := _features_of(experiment.dataset, directory)) is not None:
+    if (features := _features_of(experiment.dataset, directory)) is not None:
         # runs with few objects see those scenes of the same set that have few, as the paper restricts MOVi-C
-        scenes = make_features(made, "train", made.scenes.objects, min(made.scenes.num, steps_times_batch), device)
+        scenes = make_features(
+            features, "train", features.scenes.objects, min(features.scenes.num, steps_times_batch), device
+        )
         return _checked(scenes.filter(max_objects=experiment.max_objects)[:num], experiment)
     scenes = _load(experiment, experiment.dataset, "train", directory).filter(max_objects=experiment.max_objects)
     if not _has_validation(experiment, directory):
@@ -68,9 +70,9 @@ def validation_scenes(
     num = experiment.recipe.validation_scenes
     if experiment.scenes is not None and directory is None:
         return _generate(experiment.scenes, "val", experiment.scenes.objects, num)
-    if (made := _features_of(experiment.dataset, directory)) is not None:
-        fewest, most = made.scenes.objects
-        return make_features(made, "val", (fewest, min(most, experiment.max_objects or most)), num, device)
+    if (features := _features_of(experiment.dataset, directory)) is not None:
+        fewest, most = features.scenes.objects
+        return make_features(features, "val", (fewest, min(most, experiment.max_objects or most)), num, device)
     split = "val" if _has_validation(experiment, directory) else "train"
     scenes = _load(experiment, experiment.dataset, split, directory)
     return scenes.filter(max_objects=experiment.max_objects).sample(num)
@@ -87,8 +89,8 @@ def evaluation_scenes(
     if experiment.scenes is not None and directory is None and test.dataset == experiment.dataset:
         spec = experiment.scenes.spec("test", test.objects)
         return cached(dataclasses.replace(spec, radius=test.radius or spec.radius), num)
-    if (made := _features_of(test.dataset, directory)) is not None:
-        return make_features(made, "test", test.objects, num, device)
+    if (features := _features_of(test.dataset, directory)) is not None:
+        return make_features(features, "test", test.objects, num, device)
     scenes = _load(experiment, test.dataset, "test", directory)
     return (scenes if test.objects == ANY_NUMBER else scenes.filter(*test.objects)).sample(num)
 
@@ -108,21 +110,21 @@ def require_built(experiment: Experiment, tests: Iterable[EvaluationSet], direct
 
 
 def make_features(
-    made: GeneratedFeatures, split: str, objects: tuple[int, int], num: int, device: str | torch.device = "auto"
+    features: GeneratedFeatures, split: str, objects: tuple[int, int], num: int, device: str | torch.device = "auto"
 ) -> Scenes:
     """The first `num` scenes of a split with `objects` (fewest, most), with features; computed once and cached."""
-    spec = made.scenes.spec(split, objects)
-    backbone = _bundled_backbone(bundled_file(made.encoder))
+    spec = features.scenes.spec(split, objects)
+    backbone = _bundled_backbone(bundled_file(features.encoder))
     folder = cache_folder() / "data" / "generated-features" / _fingerprint(spec, backbone)[:16]
     return open_or_build(folder, num, lambda directory, _: compute(cached(spec, num), backbone, directory, device))
 
 
 def require_features_of(experiment: Experiment, data: str) -> None:
     """Refuse to evaluate what was trained on the set `data` (its fingerprint) on features of another encoder."""
-    if (made := feature_sets().get(experiment.dataset)) is None:
+    if (features := feature_sets().get(experiment.dataset)) is None:
         return
-    spec = made.scenes.spec("train", made.scenes.objects)
-    if data != _fingerprint(spec, _bundled_backbone(bundled_file(made.encoder))):
+    spec = features.scenes.spec("train", features.scenes.objects)
+    if data != _fingerprint(spec, _bundled_backbone(bundled_file(features.encoder))):
         raise UserError(
             f"{experiment.run_name} was trained on other features than those that this slotnorm makes for "
             f"{experiment.dataset} (of another encoder or other scenes); train it again, or give its features with "

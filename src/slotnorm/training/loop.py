@@ -79,7 +79,7 @@ def train(
             raise UserError(f"--validate-slots has {number}, but a model needs one slot or more")
     if workers < 0:
         raise UserError(f"--workers is {workers}, but must not be negative; 0 reads batches when they are needed")
-    told, chosen = make_observers(observers), choose_device(device)
+    listeners, chosen = make_observers(observers), choose_device(device)
     path = Path(into) / experiment.run_name
     if finished := _finished(path, experiment, data, chosen):
         return finished
@@ -100,7 +100,7 @@ def train(
         if ranks.first:
             ranks.wait_for_first()
         validated = validation_scenes(experiment, data, ranks.device)
-        training = Trainer(run, scenes, validated, ranks, told, validate_slots, lock)
+        training = Trainer(run, scenes, validated, ranks, listeners, validate_slots, lock)
         if ranks.first:
             _warn_of_too_few_slots(scenes, training.learner.model, experiment.slots)
         stop = stack.enter_context(

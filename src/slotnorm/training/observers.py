@@ -132,13 +132,13 @@ def describe_observers() -> str:
 
 def make_observers(asked: Sequence[str | Observer]) -> list[Observer]:
     """The observers asked for, by name or as instances, each name once; one whose package is missing is refused."""
-    made = []
+    observers = []
     for wanted in dict.fromkeys(asked):
         if not isinstance(wanted, str | Observer):
             raise UserError(f"{wanted!r} is neither an Observer nor the name of one; {nearest('', _registry.all())}")
-        made.append(_make(_registry.find(wanted)) if isinstance(wanted, str) else wanted)
-        _require_package(made[-1])
-    return made
+        observers.append(_make(_registry.find(wanted)) if isinstance(wanted, str) else wanted)
+        _require_package(observers[-1])
+    return observers
 
 
 def require_observers(names: Sequence[str]) -> None:

@@ -91,5 +91,5 @@ def to_png(sheet: Image.Image) -> bytes:
 
 def to_pixels(shares: NDArray[Any]) -> Pixels:
     """[0, 1] -> uint8."""
-    whole: Pixels = np.clip(np.rint(shares * 255), 0, 255).astype(np.uint8)
-    return whole
+    pixels: Pixels = np.clip(np.rint(shares * 255), 0, 255).astype(np.uint8)
+    return pixels

@@ -339,5 +339,5 @@ def _l2_clevr_6_11(scores: StudyScores) -> Iterator[Part]:
 
 def _share(scores: StudyScores, norm: str, dataset: str) -> Estimate:
     """The range of l2 over K as a share of its mean."""
-    whole, average = scores.range_over_slots(norm, "l2", dataset), scores.overall(norm, "l2", dataset)
-    return combined(lambda span, level: span / level, whole, average)
+    spread, average = scores.range_over_slots(norm, "l2", dataset), scores.overall(norm, "l2", dataset)
+    return combined(lambda span, level: span / level, spread, average)

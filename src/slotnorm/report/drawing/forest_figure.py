@@ -81,12 +81,12 @@ def forests(effects: Sequence[Effect]) -> list[Forest]:
     everything = [effect for effect in effects if effect.which == ALL and effect.metric in SHOWN]
     first = [effect for effect in everything if effect.place == 0]
     later = [effect for effect in everything if effect.place > 0]
-    made = [
+    forests = [
         _forest("effect", "From the training K to three times it", _DOTS, first, _changes),
         _forest("effect with more objects", "The same with more objects than in training", _DOTS, later, _changes),
         _forest("effect differences", "How much more one score changes than the other", _PAIRS, first, _differences),
     ]
-    return [forest for forest in made if forest.groups]
+    return [forest for forest in forests if forest.groups]
 
 
 def _forest(

@@ -38,11 +38,11 @@ _MEASURED = {
 
 def failed_runs(draft: Draft) -> Part:
     judged = [run for run in draft.report.runs if run.failed is not None]
-    told = "No run of this report was judged."
+    sentence = "No run of this report was judged."
     if judged:
-        told = f"Of {words.counted(len(judged), 'run')} judged {draft.failures or 'none'} failed."
+        sentence = f"Of {words.counted(len(judged), 'run')} judged {draft.failures or 'none'} failed."
     return part(
-        "failed-runs", "Appendix: failed runs", *prose(words.FAILED_RUN, _RULE, told),
+        "failed-runs", "Appendix: failed runs", *prose(words.FAILED_RUN, _RULE, sentence),
         folded("Every run, and what the rule says of it", draw_judged(draft.report.provenance)),
     )  # fmt: skip
 
@@ -102,8 +102,8 @@ def _diagnosed(contents: SectionContents) -> list[Shown]:
 
 
 def provenance(draft: Draft) -> Part:
-    told = f"Made by slotnorm {__version__}. Unfold a run for its command, versions and hashes."
-    return part("provenance", "Appendix: provenance", *prose(told), *_provenance(draft))
+    sentence = f"Made by slotnorm {__version__}. Unfold a run for its command, versions and hashes."
+    return part("provenance", "Appendix: provenance", *prose(sentence), *_provenance(draft))
 
 
 def _provenance(draft: Draft) -> list[Markup]:
@@ -115,8 +115,8 @@ def _provenance(draft: Draft) -> list[Markup]:
     for contents in draft.report.sections:
         names = [(run.name, run.facts.get("path")) for run in contents.section.runs]
         own = [left.pop(name) for name in names if name in left]
-        told = f"{contents.section.title}: {words.counted(len(own), 'run')}"
-        parts += [folded(told, draw_provenance(own))] if own else []
+        heading = f"{contents.section.title}: {words.counted(len(own), 'run')}"
+        parts += [folded(heading, draw_provenance(own))] if own else []
     return [*parts, draw_provenance(left.values())]
 
 

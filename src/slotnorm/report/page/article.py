@@ -18,13 +18,13 @@ _NO_SCRIPT = "The slider and the curves of this page need JavaScript; its words 
 
 def article(draft: Draft, title: str, lead: str) -> Markup:
     """Everything that is read."""
-    chapters = [made for make in _CHAPTERS if (made := make(draft)) is not None]
-    behind = [made for make in _APPENDICES if (made := make(draft)) is not None]
+    chapters = [chapter for make in _CHAPTERS if (chapter := make(draft)) is not None]
+    behind = [chapter for make in _APPENDICES if (chapter := make(draft)) is not None]
     return joined([
         element("a", "Skip to the article", href="#top", class_="skip"),
         element(
             "main", opening.first_screen(draft, title, lead), element("noscript", element("p", _NO_SCRIPT)),
             opening.table_of_contents(chapters, behind), opening.what_is_lacking(draft),
-            *(made.drawn() for made in (*chapters, *behind)), id="top",
+            *(chapter.drawn() for chapter in (*chapters, *behind)), id="top",
         ),
     ])  # fmt: skip

@@ -36,11 +36,11 @@ class Finding:
 
 def leading(report: Report) -> SectionContents | None:
     """The study that opens the page: the first with pictures and with more slots than in training, else with either."""
-    told = {effect.section for effect in report.effects}
+    sections = {effect.section for effect in report.effects}
 
     def value(contents: SectionContents) -> tuple[bool, bool]:
         pictured = contents.illustration is not None
-        return (pictured and contents.section.title in told, pictured or contents.section.title in told)
+        return (pictured and contents.section.title in sections, pictured or contents.section.title in sections)
 
     return max(report.sections, key=value, default=None)
 
@@ -179,11 +179,11 @@ def _ground(report: Report, contents: SectionContents, effect: Effect) -> str:
     without_failed = effect_of(report, contents, "f_ari", WITHOUT_FAILED)
     if without_failed is None:
         return f"{words}. None is left without them."
-    left, whole = (_contrasted(_clauses(_named(shown))) for shown in (without_failed, effect))
+    without, with_failed = (_contrasted(_clauses(_named(shown))) for shown in (without_failed, effect))
     them = "them" if several else "it"
-    if left == whole:
+    if without == with_failed:
         return f"{words}; the sentence is the same without {them}."
-    return f"{words}. Without {them} {left}."
+    return f"{words}. Without {them} {without}."
 
 
 def _pictured(contents: SectionContents, effect: Effect) -> str:

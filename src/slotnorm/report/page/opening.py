@@ -48,12 +48,12 @@ _NORMS = (
 def first_screen(draft: Draft, title: str, lead: str) -> Markup:
     """The finding, and beside it the slider; below, what the finding rests on."""
     opening = finding.find(draft.report)
-    told = element("div", element("h1", title), unbroken(opening.sentence, class_="finding"), class_="told")
+    headline = element("div", element("h1", title), unbroken(opening.sentence, class_="finding"), class_="told")
     leading = element("p", lead, class_="lead") if lead else None
     hedges = element("div", leading, *(unbroken(hedge) for hedge in opening.hedges), class_="hedges")
     empty = element("div", element("p", _NO_PICTURES, class_="lacks"), class_="explorer without")
     return element(
-        "header", told, draw_explorer(draft.sliders) if draft.sliders else empty, hedges, class_="first"
+        "header", headline, draw_explorer(draft.sliders) if draft.sliders else empty, hedges, class_="first"
     )  # fmt: skip
 
 

@@ -58,9 +58,9 @@ def working(draft: Draft) -> Part | None:
     """What masks alone tell of runs on scenes without true ones."""
     children: list[object] = []
     for contents in draft.report.sections:
-        if found := label_free.verdicts(contents.section):
-            advice = listing(verdict.advice for verdict in found if verdict.advice)
-            children += [draft.heading_of(contents.section), draw_verdicts(found), advice]
+        if verdicts := label_free.verdicts(contents.section):
+            advice = listing(verdict.advice for verdict in verdicts if verdict.advice)
+            children += [draft.heading_of(contents.section), draw_verdicts(verdicts), advice]
     return part("working", label_free.TITLE, *prose(label_free.WORDS), *children) if children else None
 
 

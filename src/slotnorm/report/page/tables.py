@@ -133,14 +133,14 @@ def draw_judged(provenance: Iterable[Mapping[str, Any]]) -> Markup:
     return wide(element("table", element("caption", caption), head, element("tbody", *rows)), caption)
 
 
-def draw_verdicts(found: Sequence[Verdict]) -> Markup:
+def draw_verdicts(verdicts: Sequence[Verdict]) -> Markup:
     """What masks alone tell of each run."""
     rows = [
         element(
             "tr", element("th", verdict.run, scope="row", class_=css_class(verdict.norm)),
             *(element("td", cell) for cell in verdict.cells),
         )
-        for verdict in found
+        for verdict in verdicts
     ]  # fmt: skip
     head = element("tr", *(element("th", words, scope="col") for words in ("run", *COLUMNS)))
     caption = "What masks tell without labels"
