@@ -316,6 +316,7 @@ def test_weights_and_biases_is_offline_unless_asked(
     (tmp_path / "packages" / "wandb.py").write_text(STAND_IN)
     monkeypatch.syspath_prepend(tmp_path / "packages")
     monkeypatch.delenv("WANDB_MODE", raising=False)
+    monkeypatch.delitem(sys.modules, "wandb", raising=False)  # the real one, if a test before imported it
     run = train(tiny.experiment(), tmp_path, data=scenes.directory, observers=["wandb"])
     del sys.modules["wandb"]
     assert same_run(run, plain)
