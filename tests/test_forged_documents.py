@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -466,7 +467,10 @@ def test_weights_of_other_kinds_of_number_are_taken_or_refused_in_our_words(fold
         description = json.loads(file.metadata()["slotnorm"])
     tensors = {name: tensor.to(kind) if tensor.ndim else tensor for name, tensor in tensors.items()}
     content = {**description, "sha256_of_tensors": fingerprint(tensors)}
-    save_file(tensors, path, metadata=seal_description("slotnorm", content))
+    try:
+        save_file(tensors, path, metadata=seal_description("slotnorm", content))
+    except KeyError:
+        pytest.skip(f"safetensors {safetensors.__version__} cannot write {kind}")
     try:
         if kind.is_floating_point:
             slotnorm.load(path)

@@ -218,7 +218,11 @@ class StudyScores:
         points = self.by_objects(norm, metric)
         away = np.asarray(list(points)) - np.mean(list(points))
         weights = away / (away**2).sum()
-        return combined(lambda *values: sum(w * v for w, v in zip(weights, values, strict=True)), *points.values())
+
+        def slope(*values: Any) -> Any:  # NumPy 1 would keep the draws' float32, and its rounding would decide
+            return sum(np.multiply(w, v, dtype=np.float64) for w, v in zip(weights, values, strict=True))
+
+        return combined(slope, *points.values())
 
     def deviation(self, norm: str, metric: str, dataset: str, slots: int) -> Estimate:
         """The largest deviation of a run from the median; its noise is that of the scenes."""
