@@ -385,6 +385,13 @@ def test_best_numbers_are_marked_as_in_the_tables(report, page):
 def test_claims_and_provenance_are_there(report, page):
     for outcome in report.outcomes:
         assert outcome.claim.statement in page.text
+        if outcome.verdict != "not run":
+            assert f"The paper: “{outcome.claim.sentence}”" in page.text
+            assert f"Read as: {outcome.claim.rule}" in page.text
+    missing = [outcome for outcome in report.outcomes if outcome.verdict == "not run"]
+    assert f"{len(missing) - 1} claims that no run speaks to" in page.text
+    assert "1 claim that needs no run and was not checked here" in page.text
+    assert page.text.index("Krimmel") < page.text.index("the paper's Fig. 1, 32x32 pixels")
     assert "slotnorm train toy --norm batch_norm" in page.text
     assert "a" * 64 in page.text
     assert "b" * 64 in page.text

@@ -217,7 +217,7 @@ _PAPER = (
 _SMALL_ONES = (
     Study(
         _generated("toy", "toy", _TOY_SCENES, 5, _TOY),
-        "as Fig. 1: 32x32", _PUBLISHED, 0.16, _MEASURED, _tests("toy", (2, 4), (5, 7), (8, 10)),
+        "as Fig. 1, 32x32 pixels", _PUBLISHED, 0.16, _MEASURED, _tests("toy", (2, 4), (5, 7), (8, 10)),
         quick_steps=4_000, **_TOY_TESTED,
     ),
     Study(
@@ -240,15 +240,15 @@ _SMALL_ONES = (
     ),
     Study(
         _generated("small-6-7", "small", _SMALL_SCENES, 7, _SMALL),
-        "as Fig. 1: 32x32", _PUBLISHED[:3], 0.3, _MEASURED, _SMALL_TESTS, test_scenes=320,
+        "as Fig. 1, 32x32 pixels", _PUBLISHED[:3], 0.3, _MEASURED, _SMALL_TESTS, test_scenes=320,
     ),
     Study(
         _generated("small-6-11", "small", _SMALL_SCENES, 11, _SMALL),
-        "as Fig. 3: 32x32", _PUBLISHED[:3], 0.45, _SCALED, _SMALL_TESTS, test_scenes=320,
+        "as Fig. 3, 32x32 pixels", _PUBLISHED[:3], 0.45, _SCALED, _SMALL_TESTS, test_scenes=320,
     ),
     Study(
         Experiment("clevr-mini-6-7", "clevr-mini", 7, _CLEVR_MINI, 6),
-        "as Fig. 1: 64x64", (1,), 1.0, _SCALED, _tests("clevr-mini", _FEW, _MANY), test_scenes=1000,
+        "as Fig. 1, 64x64 pixels", (1,), 1.0, _SCALED, _tests("clevr-mini", _FEW, _MANY), test_scenes=1000,
     ),
     Study(
         Experiment(OWN, OWN, 8, _OWN),

@@ -158,7 +158,7 @@ def _clevr_ari(scores: StudyScores) -> Iterator[Part]:
     sentence="The baseline and layer norm variants lead to object-centric behavior for all 5 seeds. For the "
     "weighted sum normalization and the batch norm variant, however, we encounter two runs each in which "
     "the autoencoders decompose the input spatially instead of object-wise",
-    rule="Some run of each proposed fails by the rule, no run of the others does; where there is no failed "
+    rule="Some run of each proposed fails by the failed-run rule, no run of the others does; where there is no failed "
     "run, of five.",
 )  # fmt: skip
 def _failures_6_7(scores: StudyScores) -> Iterator[Part]:
@@ -255,8 +255,8 @@ def _one_background_slot(scores: StudyScores) -> Iterator[Part]:
     sentence="We observe object-centric behavior in all runs for the baseline, the layer norm variant, and the "
     "weighted sum variant. For the batch normalization, we encounter one run in which the scenes are "
     "deconstructed spatially in vertical stripes",
-    rule="Some batch-norm run fails by the rule, no run of the others does; where there is no failed run, of "
-    "three.",
+    rule="Some batch-norm run fails by the failed-run rule, no run of the others does; where there is no failed "
+    "run, of three.",
 )  # fmt: skip
 def _failures_6_11(scores: StudyScores) -> Iterator[Part]:
     yield "some batch-norm run fails (the paper: 1 of 3)", lambda: some_fail(scores, ("batch_norm",), 3)

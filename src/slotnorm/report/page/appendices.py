@@ -16,10 +16,10 @@ _RULE = (
     "to the same slot. It fails below 1 moving segment, above 0.5 sharing, or below 0.25 coherence."
 )
 _CLAIMS = (
-    "The paper behind these models (Krimmel, Achterhold and Stückler, Attention Normalization Impacts Cardinality "
-    "Generalization in Slot Attention, TMLR 2024) makes statements that can be checked. Each is written as a rule in "
-    "code and applied to the runs of this report, failed ones left out, as there. A comparison is decided only when "
-    "its whole 95 % interval lies on one side, else the claim is undecided.",
+    f"The paper ({words.PAPER}) makes statements that can be checked. Each is written as a rule in code and applied to "
+    "the runs of this report, failed ones left out, as there. A comparison is decided only when its whole 95 % "
+    "interval lies on one side, else the claim is undecided. Unfold a claim for the paper's sentence, how it is read, "
+    "and the numbers.",
     "Behind each stands the scale of the runs: full is the paper's own, clevr-mini has CLEVR pictures of 64x64 pixels, "
     "small and toy have scenes that this program made, and exact needs no run. K is the number of slots; the proposed "
     "are weighted sum and batch norm; (6, 7) are models trained on at most 6 objects with 7 slots; CLEVR10 are scenes "

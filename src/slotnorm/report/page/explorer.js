@@ -89,7 +89,7 @@ if (explorer) {
     const fewer = content.fewer ? ` Only ${content.scenes.length} scenes, so that the page stays small.` : "";
     const mark = trained >= 0 ? ` The notch in a bar is F-ARI with ${content.trained} slots.` : "";
     told.textContent =
-      `${content.title}: scenes with ${content.words}. A slot has the colour of what it covers, never that of an object in the scene. ` +
+      `Study ${content.title}: scenes with ${content.words}. A slot has the colour of what it covers, never that of an object in the scene. ` +
       `F-ARI is over all such scenes, “here” this picture's.${mark}${fewer}`;
     link.href = address();
   };

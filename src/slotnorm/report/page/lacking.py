@@ -40,7 +40,7 @@ def _tests(section: Section) -> list[str]:
     study = experiments.studies().get(section.study)
     absent = [test.name for test in study.tests if test.name not in section.sets] if study else []
     sentences = [
-        f"{section.title} was not tested on {name} ({set_in_words(section, name)})." for name in absent
+        f"The study {section.title} was not tested on {name} ({set_in_words(section, name)})." for name in absent
     ]  # fmt: skip
     labels = looks(section.norms)
     for dataset in section.sets:
@@ -63,18 +63,22 @@ def _was(subjects: list[str]) -> str:
 def _slots(section: Section) -> list[str]:
     known = section.slots()
     if len(known) == 1:
-        return [f"{section.title} was tested with {counted(known[0], 'slot')} alone: its curves are points."]
+        return [f"The study {section.title} was tested with {counted(known[0], 'slot')} alone: its curves are points."]
     if known and max(known) <= section.train_slots:
-        return [f"{section.title} was never tested with more than the {section.train_slots} slots of training."]
+        return [
+            f"The study {section.title} was never tested with more than the {section.train_slots} slots of training."
+        ]
     if known and section.train_slots not in known:
-        return [f"{section.title} was not tested with the {section.train_slots} slots it was trained with."]
+        return [f"The study {section.title} was not tested with the {section.train_slots} slots it was trained with."]
     return []
 
 
 def _runs(section: Section) -> list[str]:
     if len(section.norms) == 1:
         (label,) = (look.label for look in looks(section.norms).values())
-        return [f"{section.title} has {label} alone: there is nothing to compare it with."]
+        return [f"The study {section.title} has {label} alone: there is nothing to compare it with."]
     if all(len(section.of(norm)) == 1 for norm in section.norms):
-        return [f"{section.title} has one run of each normalization: what another seed would give is not known."]
+        return [
+            f"The study {section.title} has one run of each normalization: what another seed would give is not known."
+        ]
     return []

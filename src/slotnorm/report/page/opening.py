@@ -41,7 +41,12 @@ _NORMS = (
     "was given. The models here differ in one line only: in how this sum is normalized. A slot that was given much has "
     "a long sum and one that was given little a short one; some normalizations keep this, some lose it. With more "
     "slots than in training each is given less, and where the amount was lost, a slot cannot know that it is spare.",
+    f"Weighted sum and batch norm are proposed by the paper behind these models ({words.PAPER}). "
     "Solid lines are normalizations that keep the amount, dashed lines those that lose it.",
+)
+_FORMULAS = (
+    "In the formulas ũ_k is the sum of slot k, γ_nk how much of place n it was given, and N the number of places; "
+    "other letters are fixed or learned in training."
 )
 
 
@@ -96,7 +101,8 @@ def what_is_compared(draft: Draft) -> Part:
         for contents in draft.report.sections
     ]
     return part(
-        "normalizations", "What is compared", *prose(*_NORMS), draw_legend(draft.norms, counts), _toggle(draft),
+        "normalizations", "What is compared", *prose(*_NORMS), draw_legend(draft.norms, counts),
+        element("p", _FORMULAS, class_="quiet"), _toggle(draft),
         element("h3", "The study" if len(studies) == 1 else "The studies"), element("ul", *studies, class_="studies"),
     )  # fmt: skip
 

@@ -20,8 +20,8 @@ from slotnorm.report.sections import Section
 
 _SLOTS = (
     "Each curve is the score of one normalization while the number of slots grows; the dotted line is where it was "
-    "trained. A strong line is the median over runs, each thin one a single run. Point at a panel, or use the arrow "
-    "keys on it, to read the numbers."
+    "trained. A strong line is the median over runs, each thin one a single run. An arrow up says that more is better, "
+    "one down that less is. Point at a panel, or use the arrow keys on it, to read the numbers."
 )
 _OBJECTS = (
     "Now the slots stay and the objects grow: one slot more than the most objects of any scene. To the right of the "
@@ -152,7 +152,9 @@ def _groups(panels: Sequence[Shown]) -> list[list[Shown]]:
 
 
 def effect(draft: Draft) -> Part:
-    name, heading, drawn = "effect", "The effect, in every study", draw_effects(draft.report)
+    several = len(draft.report.sections) > 1
+    name, heading = "effect", "The effect, in every study" if several else "The effect"
+    drawn = draw_effects(draft.report)
     if drawn is None:
         scored = any(contents.section.metrics().intersection(METRICS) for contents in draft.report.sections)
         return part(name, heading, element("p", _NO_EFFECT if scored else _NO_SCORES, class_="lacks"))

@@ -67,12 +67,17 @@ def draw_claims(outcomes: Sequence[Outcome]) -> Markup:
         shown = [joined([" ", _badge(verdict), f" {count}"]) for verdict, count in counts.items() if count]
         badges.append(element("li", f"{scale}:", *shown))
     ran = [outcome for outcome in outcomes if outcome.verdict != "not run"]
-    missing = [outcome for outcome in outcomes if outcome.verdict == "not run"]
     parts: list[Markup] = [element("ul", *badges, class_="verdicts"), *map(_claim, ran)]
-    if missing:
-        names = [element("li", f"{outcome.claim.number}. {outcome.claim.statement}") for outcome in missing]
-        summary = element("summary", _badge("not run"), f" {counted(len(missing), 'claim')} that no run speaks to")
-        parts.append(element("details", summary, element("ul", *names, class_="findings")))
+    for of_theory, words in ((False, "that no run speaks to"), (True, "that needs no run and was not checked here")):
+        missing = [
+            outcome.claim
+            for outcome in outcomes
+            if outcome.verdict == "not run" and (outcome.claim.study == "theory") == of_theory
+        ]
+        if missing:
+            names = [element("li", f"{claim.number}. {claim.statement}") for claim in missing]
+            summary = element("summary", _badge("not run"), f" {counted(len(missing), 'claim')} {words}")
+            parts.append(element("details", summary, element("ul", *names, class_="findings")))
     return joined(parts)
 
 
@@ -90,7 +95,9 @@ def _claim(outcome: Outcome) -> Markup:
     with_failed = None
     if outcome.with_failed is not None:
         with_failed = element("p", "With failed runs kept: ", _badge(outcome.with_failed))
-    body = [element("p", scale, class_="quiet"), element("ul", *findings, class_="findings"), with_failed]
+    claim = outcome.claim
+    read = [element("p", f"The paper: “{claim.sentence}”"), element("p", f"Read as: {claim.rule}")]
+    body = [*read, element("p", scale, class_="quiet"), element("ul", *findings, class_="findings"), with_failed]
     return element("details", element("summary", *head), *body, class_="claim")
 
 

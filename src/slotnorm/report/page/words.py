@@ -24,6 +24,10 @@ _PLAIN = {
     "kd_layer_norm": "gives all sums of an image one fixed spread, which depends on how many slots there are",
 }
 
+PAPER = (
+    "Krimmel, Achterhold and Stückler, Attention Normalization Impacts Cardinality Generalization in Slot Attention, "
+    "TMLR 2024"
+)
 FAILED_RUN = (
     "A run counts as failed when its slots do not follow the objects: when it cuts every image at the same places, "
     "gives noise, or shares each pixel among most slots. A fixed rule decides so from the masks alone, without seeing "
@@ -100,7 +104,10 @@ def study_in_words(section: Section) -> str:
     words = [f"{short[0].upper()}{short[1:]}."]
     tests = [f"{name} ({set_in_words(section, name)})" for name in section.sets]
     words.append(f"Tested on {listed(tests)}." if tests else "It was not tested on any set.")
-    words += [f"In the paper: {section.where}."] if section.where else []
+    if section.where:
+        stands_for = section.where.removeprefix("as ")
+        small = "A small stand-in for the study of the paper's " if stands_for != section.where else "In the paper: "
+        words.append(f"{small}{stands_for}.")
     words += [f"Not as registered: {'; '.join(section.changes)}."] if section.changes else []
     return " ".join(words)
 
