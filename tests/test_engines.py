@@ -218,7 +218,8 @@ def test_a_job_of_another_version_is_one_sentence(
     [
         (["--on", "slurm", "--gpus", "-1"], "--gpus is -1, but must be at least 0"),
         (["--on", "slurm", "--nodes", "0"], "--nodes is 0, but must be at least 1"),
-        (["--on", "slurm", "--hours", "0"], "--hours is 0.0, but a job needs at least a minute: 0.02"),
+        (["--on", "slurm", "--hours", "0"], "--hours is 0, but a job needs 3 minutes or more: 0.05"),
+        (["--on", "slurm", "--hours", "0.04"], "--hours is 0.04, but a job needs 3 minutes or more: 0.05"),
         (["--on", "slurm", "--partition", "a\nb"], r"--partition is 'a\nb', but must be a name; `sinfo` shows those"),
         (["--on", "slurm", "--sbatch", "mem 3"], "--sbatch mem 3 is not one of sbatch's options; give"),
         (["--on", "slurm", "--sbatch", "mem=3\r4"], "--sbatch mem=3"),

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-import slow_motion
+import standstill
 
 import tiny
 from slotnorm.studies.jobs import read_note
@@ -33,18 +33,18 @@ class Sweep:
         words: Sequence[str],
         environment: Mapping[str, str] = os.environ,
         steps: int = STEPS,
-        slowly: bool = False,
+        waiting: bool = False,
     ) -> None:
-        """`slowly`: runs take minutes until `hurry` is called."""
+        """`waiting`: runs wait after their first checkpoint until `go_on` is called."""
         folder.mkdir(parents=True, exist_ok=True)
         self.runs, self.log = folder / "runs", folder / f"sweep-{time.monotonic_ns()}.txt"
         asked = folder / "asked.json"
         write_experiment(asked, tiny.experiment(steps=steps, checkpoint_every=25, log_every=5, validate_every=steps))
         command = [sys.executable, "-m", "slotnorm", "sweep", "--experiment", str(asked), "--data", str(data)]
-        self._sign = folder / slow_motion.SIGN
-        if slowly:
+        self._sign = folder / standstill.SIGN
+        if waiting:
             self._sign.touch()
-            command += ["--plugin", slow_motion.__file__, "--log", slow_motion.SlowMotion.name]
+            command += ["--plugin", standstill.__file__, "--log", standstill.Standstill.name]
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen(
                 [*command, "--into", str(self.runs), *words], stdout=log, stderr=log, env={**environment},
@@ -68,18 +68,17 @@ class Sweep:
             time.sleep(0.05)
 
     def until_saved(self, run: str = "*") -> str:
-        """Until this run, or any, has a checkpoint, and is not finished; its name."""
+        """Until this run, or any, of a sweep whose runs wait has a checkpoint; its name."""
+        assert self._sign.exists(), "else it may be finished before it is interrupted"
         self.until(lambda: any(self.runs.glob(f"{run}/checkpoints/step-*.json")))
-        checkpoints = next(self.runs.glob(f"{run}/checkpoints/step-*.json")).parent
-        assert not (checkpoints / f"step-{STEPS}.json").exists(), "too late to interrupt it"
-        return checkpoints.parent.name
+        return next(self.runs.glob(f"{run}/checkpoints/step-*.json")).parents[1].name
 
     def until_logged(self, run: str, sentence: str) -> None:
         """Until a run's job has said this."""
         self.until(lambda: sentence in (self.runs / run / "log.txt").read_text())
 
-    def hurry(self) -> None:
-        """End the slow motion, of this sweep and of whoever goes on with its runs."""
+    def go_on(self) -> None:
+        """Let runs go on, those of this sweep and of whoever has taken them over."""
         self._sign.unlink()
 
     def interrupt(self) -> int:

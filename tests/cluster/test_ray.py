@@ -19,13 +19,13 @@ def test_six_runs_of_which_one_loses_its_node_end_as_local_ones(
     tmp_path: Path, data: Path, local: dict[str, str], ray: ray_nodes.Nodes
 ) -> None:
     words = [*SIX, "--on", "ray", "--address", ray.address]
-    sweep = clusters.Sweep(tmp_path, data, words, ray.environment, slowly=True)
+    sweep = clusters.Sweep(tmp_path, data, words, ray.environment, waiting=True)
     run = sweep.runs / sweep.until_saved()
     process = re.match(r"process (\d+) on", (run / ".lock").read_text())
     assert process is not None
     ray.remove(ray.node_of(int(process[1])))
     ray.add()
-    sweep.hurry()
+    sweep.go_on()
     assert sweep.wait() == 0, sweep.said
     assert clusters.weights(sweep.runs) == local
     assert "resuming" in (run / "log.txt").read_text(), "it went on elsewhere"
@@ -36,7 +36,7 @@ def test_ctrl_c_leaves_jobs_running_and_status_cancels_them(
     tmp_path: Path, data: Path, local: dict[str, str], ray: ray_nodes.Nodes
 ) -> None:
     words = ["--norms", "layer_norm", "--seeds", "1", "2", "3", "--on", "ray", "--address", ray.address]
-    first = clusters.Sweep(tmp_path, data, words, ray.environment, slowly=True)
+    first = clusters.Sweep(tmp_path, data, words, ray.environment, waiting=True)
     run = first.until_saved()
     assert first.interrupt() == 130
     status = f"slotnorm status {first.runs}"
@@ -46,7 +46,7 @@ def test_ctrl_c_leaves_jobs_running_and_status_cancels_them(
     said = subprocess.run(command, env=own, capture_output=True, text=True, check=True).stdout
     assert "3 jobs of ray are cancelled" in said
     assert "stopped by SIGTERM and saved" in (first.runs / run / "log.txt").read_text()
-    first.hurry()
+    first.go_on()
     again = clusters.Sweep(tmp_path, data, words, ray.environment)
     assert again.wait() == 0, again.said
     assert clusters.weights(first.runs).items() <= local.items()
@@ -73,8 +73,8 @@ def test_more_gpus_than_a_node_has_are_refused(tmp_path: Path, data: Path, ray: 
 
 
 def test_without_an_address_ray_listens_on_loopback_alone(tmp_path: Path, data: Path, local: dict[str, str]) -> None:
-    sweep = clusters.Sweep(tmp_path, data, ["--norms", "layer_norm", "--seeds", "1", "--on", "ray"])
-    sweep.until_saved("toy-layer_norm-1")
+    sweep = clusters.Sweep(tmp_path, data, ["--norms", "layer_norm", "--seeds", "1", "--on", "ray"], waiting=True)
+    sweep.until_saved()
     listening = subprocess.run(["ss", "-Hltnp"], capture_output=True, text=True, check=True).stdout.splitlines()
     ours = [
         line for line in listening if any(_is_of(sweep, int(process)) for process in re.findall(r"pid=(\d+)", line))
@@ -86,6 +86,7 @@ def test_without_an_address_ray_listens_on_loopback_alone(tmp_path: Path, data: 
     (server,) = {process for line in ours for process in re.findall(r'"gcs_server",pid=(\d+)', line)}
     environment = Path(f"/proc/{server}/environ").read_text().split("\0")
     assert "RAY_USAGE_STATS_ENABLED=0" in environment
+    sweep.go_on()
     assert sweep.wait() == 0, sweep.said
     assert clusters.weights(sweep.runs).items() <= local.items()
 

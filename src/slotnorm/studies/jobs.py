@@ -79,6 +79,9 @@ class Task:
     def conclude(self) -> None:
         """Remove what only the job needed."""
 
+    def withdraw(self) -> None:
+        """Remove what `prepare` has written, where the job was refused and has begun nothing."""
+
 
 def slotnorm_job(words: Sequence[str], folder: Path) -> Job:
     """`slotnorm` with these words and the plugins of this process, in a folder."""
@@ -211,7 +214,13 @@ class _Desk:
                 due.append((entry, entry.task.prepare()))
             except UserError as error:  # one folder that cannot be written does not keep the others waiting
                 self._fail(entry, str(error))
-        tickets = self._submit([job for _, job in due])
+        try:
+            tickets = self._submit([job for _, job in due])
+        except UserError:
+            for entry, _ in due:
+                with contextlib.suppress(OSError):  # the refusal is what is told
+                    entry.task.withdraw()
+            raise
         for (entry, _), ticket in zip(due, tickets, strict=True):
             entry.ticket, entry.state, entry.attempts = ticket, "waiting", entry.attempts + 1
             entry.task.state = "running"

@@ -33,6 +33,7 @@ from slotnorm.studies.relays import (
 _log = logging.getLogger(__name__)
 
 _LONGEST_ARRAY = 1000  # SLURM's MaxArraySize is 1001 unless its administrator says otherwise
+_SHORTEST = 3  # minutes: SLURM warns a job 90 seconds before its end, or 60 earlier, and it must have begun by then
 _TIME_LIMITS = 10_000  # how often a job may go on after its time was over: as often as it needs
 _SECONDS_BETWEEN_QUESTIONS = 5.0  # the controller serves everybody; ends are read from receipts meanwhile
 _SECONDS_FOR_AN_ANSWER = 60.0
@@ -62,8 +63,8 @@ class Slurm(Launcher):
         for option, value, least in (("gpus", self.gpus, 0), ("nodes", self.nodes, 1)):
             if value < least:
                 raise UserError(f"--{option} is {value}, but must be at least {least}")
-        if not self.hours * 60 >= 1:
-            raise UserError(f"--hours is {self.hours}, but a job needs at least a minute: 0.02")
+        if not self.hours * 60 >= _SHORTEST:
+            raise UserError(f"--hours is {self.hours:g}, but a job needs {_SHORTEST} minutes or more: 0.05")
         if self.partition is not None and not self.partition.isprintable():
             raise UserError(
                 f"--partition is {self.partition!r}, but must be a name; `sinfo` shows those of the cluster"
@@ -99,6 +100,7 @@ class Slurm(Launcher):
                 with contextlib.redirect_stderr(io.StringIO()):  # submitit also prints what it raises
                     submitted = executor.submit_array([SlurmRelay(**_fields(relay)) for relay in relays])
             except _submitit().core.utils.FailedJobError as error:
+                self.cancel(tickets)  # of arrays before this one
                 raise UserError(f"SLURM refuses the jobs: {_words_of_slurm(str(error))}") from None
             for job, relay in zip(submitted, relays, strict=True):
                 tickets.append(json.dumps({"job": job.job_id, "receipt": relay.receipt}))

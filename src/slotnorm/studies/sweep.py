@@ -46,6 +46,11 @@ class RunTask(Task):
     def conclude(self) -> None:
         (self.path / ASKED).unlink(missing_ok=True)
 
+    def withdraw(self) -> None:
+        if [file.name for file in self.path.iterdir()] == [ASKED]:  # else it has begun, or somebody else has the job
+            self.conclude()
+            self.path.rmdir()
+
     def _open(self) -> Run | None:
         """The run, if it has begun; one that is damaged has not: its own job says what is wrong with it."""
         try:
