@@ -19,13 +19,15 @@ from slotnorm.experiments import MAIN
 from slotnorm.report.appearance import fixed, looks, signed
 from slotnorm.report.claims.checking import claims, in_short
 from slotnorm.report.claims.vocabulary import WORDS
-from slotnorm.report.contents import Report, SectionContents
+from slotnorm.report.contents import Report, SectionContents, compose
 from slotnorm.report.curves import figures
 from slotnorm.report.drawing.curve_figures import draw
 from slotnorm.report.effects import ALL, DEFINITION, PROPOSED_LESS_OTHERS, shown_interval
 from slotnorm.report.effects import to_markdown as effects_table
+from slotnorm.report.model_views import Inspector
 from slotnorm.report.pictures import scene_strip
 from slotnorm.report.prose import claims_table
+from slotnorm.report.reading import read
 from slotnorm.report.scores import RunScores, spread
 from slotnorm.report.tables import at_slots, to_markdown
 from slotnorm.report.writing import write_report
@@ -57,6 +59,11 @@ def studies(results: Path = RESULTS) -> list[Path]:
 def rebuild(out: Path, results: Path = RESULTS) -> Report:
     """The report of everything published, without models."""
     return write_report(studies(results), out, models=False, rows=False)
+
+
+def recompute(results: Path = RESULTS) -> Report:
+    """The same numbers, with nothing drawn and nothing written."""
+    return compose(read(studies(results)), diagnose=Inspector(run_models=False).diagnose)
 
 
 def made(report: Report) -> dict[str, str]:

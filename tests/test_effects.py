@@ -224,8 +224,12 @@ def test_every_study_of_the_forest_plot_stands_on_its_own_ground(
     (first, *_) = forests(measured)
     many = replace(first, groups=first.groups * 6)
     sheet: Any = draw_forest(many)["sheet"]
-    grounds = [item.box for item in sheet.items if isinstance(item, Block)]
+    blocks = [item.box for item in sheet.items if isinstance(item, Block)]
+    widest = max(box.width for box in blocks)
+    grounds = [box for box in blocks if box.width == widest]
     assert len(grounds) == 3
+    behind_titles = [box for box in blocks if box not in grounds]
+    assert len(behind_titles) == 6, "no line of a panel goes through a study's name"
     titles = [item for item in sheet.items if isinstance(item, Words) and item.text == first.groups[0].title]
     for number, (title, following) in enumerate(itertools.pairwise([*titles, None])):
         assert title is not None

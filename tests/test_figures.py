@@ -16,15 +16,18 @@ from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.font_manager import FontProperties
 from PIL import Image
 
+from made_up_page import made_up_report
 from made_up_rows import made_up, save
 from slotnorm.errors import UserError
 from slotnorm.evaluation.rows import Rows
+from slotnorm.report.contents import Report
 from slotnorm.report.curves import Figure, Panel, figures, gathered
 from slotnorm.report.drawing import fonts, png
 from slotnorm.report.drawing.axes import Scale, plain_number
 from slotnorm.report.drawing.choice import Choice, is_flat, shows_only_noise
 from slotnorm.report.drawing.curve_figures import draw
-from slotnorm.report.drawing.layout import Format
+from slotnorm.report.drawing.forest_figure import draw_forest, forests
+from slotnorm.report.drawing.layout import Format, _side_by_side
 from slotnorm.report.drawing.sheet import Sheet
 from slotnorm.report.drawing.style import STYLES, contrast
 from slotnorm.report.safe_names import latex as escaped
@@ -43,6 +46,11 @@ def rows() -> Rows:
 @pytest.fixture(scope="module")
 def figure(rows: Rows) -> Figure:
     return figures(divide(summarize(rows))[0])[0]
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    return made_up_report()
 
 
 @pytest.fixture(scope="module")
@@ -135,6 +143,33 @@ def test_a_title_that_is_too_wide_has_two_lines_and_room_for_them(figure: Figure
     assert lower - upper == pytest.approx(1.2 * size)
     below = "slots K in evaluation"
     assert long[below][0] - short[below][0] == pytest.approx(lower - upper, abs=0.02)
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("width", ["page", "column"])
+def test_the_forest_plot_names_its_metrics_in_one_piece_and_nothing_lies_on_its_title(
+    report: Report, style: str, width: str
+) -> None:
+    (forest, *_) = forests(report.effects)
+    svg = draw_forest(forest, Choice(style, width).form)["svg"]  # type: ignore[arg-type]
+    texts = [
+        (str(text.text), float(text.get("y", "0"))) for text in ElementTree.fromstring(svg).iter(f"{SVG}text")
+    ]  # fmt: skip
+    assert {"change of F-ARI", "change of ARI"} <= {words for words, _ in texts}
+    (title,) = (y for words, y in texts if words == forest.title)
+    assert min(y for words, y in texts if words != forest.title) > title
+    assert not [words for words, _ in texts if len(words) == 1 and words.isalpha()]
+
+
+def test_short_rows_of_panels_stand_side_by_side_and_the_marks_of_paths_are_as_thick_as_lines(report: Report) -> None:
+    assert _side_by_side([["a", "b", "c"], ["d", "e"], ["f"]], 3) == [["a", "b", "c"], ["d", "e", "f"]]
+    assert _side_by_side([["a", "b"], ["c", "d"]], 2) == [["a", "b"], ["c", "d"]]
+    background = report.sections[0].results.background
+    assert background is not None
+    for style in ("paper", "slides"):
+        svg = draw(background.figure, Choice(style, "page").form)["svg"].decode()
+        widest = max(float(width) for width in re.findall(r'stroke-width="([\d.]+)"', svg))
+        assert widest <= STYLES[style].line  # type: ignore[index]
 
 
 def test_on_a_dark_background_every_colour_can_be_told_from_it(figure: Figure) -> None:
@@ -268,18 +303,21 @@ def test_every_figure_has_its_pictures_its_data_and_its_latex(written: Path) -> 
         assert rf"\label{{fig:{name}}}" in (written / "figures" / f"{name}.tex").read_text()
 
 
-def document(written: Path) -> str:
+def document(written: Path, packages: str) -> str:
     parts = [f"\\input{{{path.relative_to(written)}}}" for path in sorted(written.rglob("*.tex"))]
     letters = escaped("".join(map(chr, range(0x20, 0x250))) + "±÷×²ℓ∞−→↑↓–…“”’😀")
-    head = r"\documentclass{article}\usepackage[T1]{fontenc}\usepackage{booktabs,graphicx}\extrafloats{100}"
+    head = rf"\documentclass{{article}}\usepackage[T1]{{fontenc}}\usepackage{{{packages}}}\extrafloats{{100}}"
     body = "\n".join([*parts, r"\clearpage"])
     return f"{head}\\begin{{document}}\n{letters}\n\n{body}\n\\end{{document}}\n"
 
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs a TeX: apt-get install texlive-latex-recommended")
-def test_the_latex_of_every_table_and_figure_compiles(written: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("packages", ["graphicx", "booktabs,graphicx"])
+def test_the_latex_of_every_table_and_figure_compiles(written: Path, tmp_path: Path, packages: str) -> None:
+    if "booktabs" in packages and not subprocess.run(["kpsewhich", "booktabs.sty"], capture_output=True).stdout:
+        pytest.skip("this TeX has no booktabs: apt-get install texlive-latex-recommended")
     copy = Path(shutil.copytree(written, tmp_path / "report"))
-    (copy / "all.tex").write_text(document(written), encoding="utf-8")
+    (copy / "all.tex").write_text(document(written, packages), encoding="utf-8")
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "all.tex"]
     done = subprocess.run(command, cwd=copy, capture_output=True, text=True, errors="replace")
     assert done.returncode == 0, done.stdout[-2000:]

@@ -16,15 +16,17 @@ from slotnorm.errors import UserError
 from slotnorm.evaluation.diagnosis import OCCUPIED
 from slotnorm.experiments import MAIN
 from slotnorm.report import background_figure
-from slotnorm.report.appearance import looks
+from slotnorm.report.appearance import AVERAGE_PRECISIONS, looks
 from slotnorm.report.contents import compose
 from slotnorm.report.diagnostics import Diagnostics
 from slotnorm.report.drawing.axes import round_numbers
 from slotnorm.report.page import results
 from slotnorm.report.page.markup import element, embedded
 from slotnorm.report.page.page import LARGEST, render
+from slotnorm.report.page.parts import panel_title
 from slotnorm.report.page.pixels import Sprites
 from slotnorm.report.page.slider import LARGEST_MASK, encode, slider_of
+from slotnorm.report.page.words import objects_in_words
 from slotnorm.report.pictures import illustrate
 from slotnorm.report.reading import RunCollection
 
@@ -472,3 +474,28 @@ def test_large_pictures_fit():
 
 def test_the_same_report_gives_the_same_bytes(report, html):
     assert render(report, lead="A sentence.") == html
+
+
+def test_a_set_with_smaller_objects_is_told_from_the_one_with_as_many(report):
+    section = dataclasses.replace(report.sections[0].section, study="small-6-7")
+    assert objects_in_words(section, "small10") == "3 to 10 objects"
+    assert objects_in_words(section, "small10-shrunk") == "3 to 10 smaller objects"
+
+
+def test_a_panel_begins_with_a_capital_unless_its_metric_is_a_name(report):
+    section, panel = report.sections[0].section, report.sections[0].results.figures[0].rows[0][0]
+    panels = [dataclasses.replace(panel, metric=metric) for metric in (AVERAGE_PRECISIONS[0], "count")]
+    titles = [panel_title(section, panel) for panel in panels]
+    assert [title[:3] for title in titles] == ["mAP", "Cou"]
+
+
+def test_of_several_studies_one_is_open_and_the_others_are_folded_in_every_part(report):
+    (own,) = report.sections
+    other = dataclasses.replace(own, stem="b", section=dataclasses.replace(own.section, title="b"))
+    html = render(dataclasses.replace(report, sections=(other, own), effects=report.effects))
+    parts = [part for part in html.split("<section ")[1:] if 'class="plot"' in part]
+    assert len(parts) > 3
+    for part in parts:
+        assert part.count("<h3>") == 2
+        assert part.count('<details class="folded">') == 1
+    assert render(report).count('class="folded"') == 0

@@ -76,6 +76,23 @@ def test_a_change_that_may_be_noise_is_not_called_one(report):
     assert "loses" not in unsure.sentence
 
 
+def test_who_finds_no_objects_has_nothing_to_keep(report):
+    still = {"weighted_mean": (-0.2, -0.3, -0.1), "batch_norm": (0.0, -0.01, 0.01)}
+    low = changed(report, still)
+    effects = tuple(
+        dataclasses.replace(effect, changes=tuple(
+            dataclasses.replace(change, before=0.01) if change.norm == "batch_norm" else change
+            for change in effect.changes
+        ))
+        for effect in low.effects
+    )  # fmt: skip
+    some = dataclasses.replace(low, effects=effects)
+    words = "the baseline loses 0.20 of its F-ARI, while batch norm has next to none to lose."
+    assert find(some).sentence == f"With 15 slots instead of 5, {words}"
+    alone = changed(some, {"batch_norm": (0.0, -0.01, 0.01)})
+    assert find(alone).sentence == "With 15 slots instead of 5, batch norm has next to no F-ARI to lose."
+
+
 def test_it_says_what_it_rests_on(report):
     hedges = find(report).hedges
     assert hedges[0].startswith(
@@ -104,6 +121,13 @@ def test_ari_speaks_where_it_tells_another_story(report):
     changes = {"weighted_mean": (0.004, -0.1, 0.1), "batch_norm": (-0.55, -0.6, -0.5)}
     words = "ARI, which counts the background too, tells another story: −0.55 for batch norm and 0.00 for the baseline."
     assert find(changed(report, changes, "ari")).hedges[-1] == words
+
+
+def test_ari_that_falls_where_f_ari_does_is_the_same_story(report):
+    falling = {"weighted_mean": (-0.2, -0.25, -0.15), "batch_norm": (0.01, -0.02, 0.03)}
+    both = changed(changed(report, falling, "f_ari"), falling, "ari")
+    words = "ARI, which counts the background too, changes by −0.20 for the baseline and +0.01 for batch norm."
+    assert find(both).hedges[-1] == words
 
 
 def test_failed_runs_are_told_with_what_is_left_without_them():

@@ -1,6 +1,7 @@
 """The published results: every table and every point of every figure is what the rows in results/ give."""
 
 import importlib.util
+import re
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,9 @@ import pytest
 from left_out import needs
 from slotnorm import experiments
 from slotnorm.models import weights
+from slotnorm.report import effects
 from slotnorm.report.contents import Report
+from slotnorm.report.writing import curves_csv
 
 pytestmark = [needs("results"), needs("docs/images")]
 
@@ -21,13 +24,12 @@ _SPEC.loader.exec_module(publishing)
 
 
 @pytest.fixture(scope="module")
-def rebuilt(tmp_path_factory) -> tuple[Report, Path]:
-    out = tmp_path_factory.mktemp("results") / "report"
-    return publishing.rebuild(out), out
+def rebuilt() -> Report:
+    return publishing.recompute()
 
 
 def test_the_pages_hold_what_the_rows_give(rebuilt):
-    parts = publishing.made(rebuilt[0])
+    parts = publishing.made(rebuilt)
     for page in publishing.PAGES:
         text = page.read_text(encoding="utf-8")
         assert "<!-- made: " in text
@@ -35,17 +37,15 @@ def test_the_pages_hold_what_the_rows_give(rebuilt):
 
 
 def test_every_point_of_every_figure_is_published_and_is_what_the_rows_give(rebuilt):
-    published, again = (
-        path.read_text(encoding="utf-8").splitlines() for path in (publishing.CURVES, rebuilt[1] / "curves.csv")
-    )
+    published = publishing.CURVES.read_text(encoding="utf-8").splitlines()
     assert len(published) > 1000
-    assert published == again
+    assert published == curves_csv(rebuilt).splitlines()
 
 
 def test_every_effect_is_published_and_is_what_the_rows_give(rebuilt):
     published = publishing.EFFECT.read_text(encoding="utf-8")
     assert published.count("median of changes") > 100
-    assert published == (rebuilt[1] / "effect.csv").read_text(encoding="utf-8")
+    assert published == effects.to_csv(rebuilt.effects)
 
 
 def test_the_pictures_that_the_pages_show_are_there_and_no_others():
@@ -58,14 +58,14 @@ def test_the_pictures_that_the_pages_show_are_there_and_no_others():
 
 
 def test_no_run_of_the_toy_study_is_left_out(rebuilt):
-    assert not rebuilt[0].left_out
+    assert not rebuilt.left_out
     toy = experiments.study("toy")
-    runs = {(run.norm, run.seed) for run in rebuilt[0].runs if run.name.rpartition("-")[0].rpartition("-")[0] == "toy"}
+    runs = {(run.norm, run.seed) for run in rebuilt.runs if run.name.rpartition("-")[0].rpartition("-")[0] == "toy"}
     for norm in experiments.MAIN:
         seeds = {seed for name, seed in runs if name == norm}
         assert seeds == set(toy.seeds[: len(seeds)])  # from the first on, none in between missing
         assert len(seeds) >= 3
-    (section,) = (contents.section for contents in rebuilt[0].sections if contents.section.study == "toy")
+    (section,) = (contents.section for contents in rebuilt.sections if contents.section.study == "toy")
     assert section.sets == tuple(test.name for test in toy.tests)
     assert section.slots() == list(range(toy.test_slots[0], toy.test_slots[1] + 1))
     assert not section.changes  # the registered recipe, nothing else
@@ -84,7 +84,7 @@ COMPLETE = (
 @pytest.mark.parametrize("name", COMPLETE)
 def test_no_run_of_a_study_is_left_out_and_each_has_its_weights(rebuilt, name):
     study = experiments.study(name)
-    (section,) = (contents.section for contents in rebuilt[0].sections if contents.section.study == name)
+    (section,) = (contents.section for contents in rebuilt.sections if contents.section.study == name)
     runs = [run for run in section.runs if run.name.startswith(f"{name}-")]  # others are shown beside them
     assert {(run.norm, run.seed) for run in runs} == {(n, s) for n in study.norms for s in study.seeds}
     assert section.sets == tuple(test.name for test in study.tests)
@@ -96,10 +96,18 @@ def test_no_run_of_a_study_is_left_out_and_each_has_its_weights(rebuilt, name):
         assert published.facts["rounded_from"] == run.facts["weights"]  # half precision of what was evaluated
 
 
+def test_the_folder_says_what_each_thing_in_it_is():
+    page = (publishing.RESULTS / "README.md").read_text(encoding="utf-8")
+    cells = [line.split("|")[1] for line in page.splitlines() if line.startswith("|")]
+    named = {name for cell in cells for name in re.findall("`([^`]+)`", cell)}
+    there = {path.name for path in publishing.RESULTS.iterdir() if path.name != "README.md"}
+    assert there | {"unfinished"} == named  # which is there only while there is such a run
+
+
 def test_what_is_published_is_less_than_60_megabytes():
     assert sum(path.stat().st_size for path in publishing.RESULTS.rglob("*") if path.is_file()) < 60e6
 
 
 def test_every_transfer_of_published_runs_has_its_table(rebuilt):
-    assert [pair[0].name for pair in rebuilt[0].zero_shot] == ["toy-features-many zero-shot"]
-    assert [len(part.lines) for part in rebuilt[0].zero_shot[0][0].parts] == [4, 4, 4]
+    assert [pair[0].name for pair in rebuilt.zero_shot] == ["toy-features-many zero-shot"]
+    assert [len(part.lines) for part in rebuilt.zero_shot[0][0].parts] == [4, 4, 4]

@@ -1,6 +1,7 @@
 """Rows: columns, groups, sealed files and CSV."""
 
 import csv
+import io
 import math
 import sys
 import zipfile
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from slotnorm.errors import DamagedFile, UserError
 from slotnorm.evaluation.rows import COLUMNS, MISSING, Rows
-from slotnorm.storage import archives
+from slotnorm.storage import archives, seals
 
 
 def some_rows(num: int = 60, seed: int = 0) -> Rows:
@@ -136,6 +137,31 @@ def test_a_sealed_file_that_is_not_ours_is_refused(tmp_path):
         archives.write_arrays(path, altered)
         with pytest.raises(UserError, match=sentence):
             Rows.load(path)
+
+
+def test_a_small_sealed_file_cannot_ask_for_much_memory(tmp_path):
+    """Deflate packs zeros a thousand times smaller: one megabyte would become a gigabyte, whoever reads it."""
+    path, packed = tmp_path / "bomb.npz", io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        with archive.open("value.npy", "w") as member:
+            header = {"descr": "|u1", "fortran_order": False, "shape": (100 << 20,)}
+            np.lib.format.write_array_header_1_0(member, header)
+            for _ in range(100):
+                member.write(bytes(1 << 20))
+        archive.comment = seals.open_tail()
+    path.write_bytes(seals.close_tail(packed.getvalue()))
+    assert path.stat().st_size < 200_000
+    with pytest.raises(DamagedFile, match=r"would unpack to 1048577\d\d bytes: not a file of slotnorm; delete it"):
+        archives.read_arrays(path)
+
+
+def test_what_packs_too_well_is_written_so_that_it_can_be_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(archives, "_ALWAYS_READ", 1000)
+    zeros = np.zeros(100_000)
+    archives.write_arrays(tmp_path / "zeros.npz", {"a": zeros})
+    assert np.array_equal(archives.read_arrays(tmp_path / "zeros.npz")["a"], zeros)
+    archives.pack_tightly(tmp_path / "zeros.npz")
+    assert np.array_equal(archives.read_arrays(tmp_path / "zeros.npz")["a"], zeros)
 
 
 def test_pickles_and_bombs_are_not_opened(tmp_path, monkeypatch):

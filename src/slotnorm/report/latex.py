@@ -1,9 +1,11 @@
-r"""Tables and figures for LaTeX; they need \usepackage[T1]{fontenc}, booktabs and graphicx."""
+r"""Tables and figures for LaTeX; they need \usepackage[T1]{fontenc} and graphicx, and take the rules of booktabs."""
 
 from slotnorm.report.appearance import fixed, measure
 from slotnorm.report.safe_names import latex as escaped
 from slotnorm.report.tables import Cell, Table, brackets, decimals_of, with_paper
 
+# where a paper does not load booktabs
+_RULES = [rf"    \providecommand{{\{rule}}}{{\hline}}" for rule in ("toprule", "midrule", "bottomrule")]
 _ARROWS = {"↑": r"$\uparrow$", "↓": r"$\downarrow$"}
 
 
@@ -16,6 +18,7 @@ def table(name: str, content: Table) -> str:
         r"    \centering",
         rf"    \caption{{{escaped(content.caption + brackets(content))}}}",
         rf"    \label{{tab:{_stem(name)}}}",
+        *_RULES,
         rf"    \begin{{tabular}}{{ll{'c' * columns}}}",
         r"        \toprule",
         rf"        & runs & {' & '.join(heads)} \\",

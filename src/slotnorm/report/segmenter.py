@@ -23,7 +23,7 @@ from PIL import Image
 from torch import Tensor
 
 from slotnorm import __version__
-from slotnorm.config import SLOTS_FACTOR
+from slotnorm.config import SLOTS_FACTOR, require_seed
 from slotnorm.data.any_picture import to_picture
 from slotnorm.data.backbones import FrozenBackbone
 from slotnorm.data.image_files import ENDINGS, PICTURES_OF_OTHERS, is_of_system, read_image
@@ -79,6 +79,8 @@ class Segmenter:
         if not 1 <= num_slots <= MOST_SLOTS:
             raise UserError(f"{num_slots} slots are not possible: a label map of 8 bits takes 1 to {MOST_SLOTS}")
         model.require_slots([num_slots])
+        given: Any = seed
+        require_seed(given.item() if isinstance(given, np.integer) else given)  # NumPy's whole numbers too
         self.model, self.num_slots, self.seed = model.eval(), num_slots, seed
         self._warned = False
         self.backbone = _checked_backbone(model, backbone)

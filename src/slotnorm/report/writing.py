@@ -117,12 +117,7 @@ def write(
         drawn = draw_forest(forest, choice.form)
         _add_figure(folder, forest.file, drawn, forest_figure.to_csv(forest), forest.caption, choice)
     folder.add("effect.csv", effects.to_csv(report.effects))
-    labelled = [
-        (contents.section.title, which, figure)
-        for contents in report.sections
-        for which, figure in contents.results.all_figures()
-    ]
-    folder.add("curves.csv", curves.to_csv(labelled))
+    folder.add("curves.csv", curves_csv(report))
     folder.add("scores.csv", _scores_csv(report.runs))
     if rows is not None:
         folder.stream("rows.csv.gz", lambda: rows.chunks(run.facts["path"] for run in report.runs))
@@ -132,6 +127,15 @@ def write(
     folder.add("report.md", report_page(report, choice))
     folder.add(page.NAME, page.render(report))
     folder.write(out, known)
+
+
+def curves_csv(report: Report) -> str:
+    """Every point of every figure of a report."""
+    return curves.to_csv(
+        (contents.section.title, which, figure)
+        for contents in report.sections
+        for which, figure in contents.results.all_figures()
+    )
 
 
 @dataclasses.dataclass(frozen=True)

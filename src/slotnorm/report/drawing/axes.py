@@ -122,7 +122,7 @@ class Axes:
         if words_up:
             self.sheet.line((box.left, box.left), (box.top, box.bottom), style.quiet, 0.6 * unit)
 
-    def title(self, lines: Sequence[str], left: float) -> None:
+    def title(self, lines: tuple[str, ...], left: float) -> None:
         """Above the panel, from `left` on; a line that is too wide is made smaller."""
         y = self.box.top - 4.5 * self.style.unit
         for above, words in enumerate(reversed(lines)):

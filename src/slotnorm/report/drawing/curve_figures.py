@@ -106,6 +106,7 @@ def _draw_paths(axes: Axes, panel: PathPanel, appearances: Mapping[str, Look]) -
         axes.line(across, up.median, color, 0.85 * style.line, dashes(look, style))
         for k in panel.marked:
             at, hollow = up.x == k, k == panel.train_slots
-            face, edge, width = (None, color, 0.8 * style.line) if hollow else (color, style.background, 0.4)
+            face, edge = (None, color) if hollow else (color, style.background)
+            width = 0.8 * style.line if hollow else 0.4 * style.unit
             size = mark_size(style) * (1.8 if hollow else 1.15)
-            axes.marks(across[at], up.median[at], look.marker, size, face, edge, width * style.unit)
+            axes.marks(across[at], up.median[at], look.marker, size, face, edge, width)

@@ -138,7 +138,7 @@ def _pairs(effects: Mapping[str, Effect], wanted: Callable[[Difference], bool]) 
 def draw_forest(forest: Forest, form: Format = Format()) -> dict[str, bytes]:  # noqa: B008 (frozen)
     """The plot as files: metrics side by side where the sheet is wide enough, else below each other."""
     style, unit = form.style, form.style.unit
-    labels = 10 * unit + max(_label_widths(forest, style))
+    labels = 13 * unit + max(_label_widths(forest, style))
     side_by_side = max(1, int((form.points - labels) / ((_NARROWEST + _BETWEEN) * unit)))
     chunks = [forest.metrics[start : start + side_by_side] for start in range(0, len(forest.metrics), side_by_side)]
     key = _broken_in_lines(forest.key, form.points - 8 * unit, 0.88 * style.text)
@@ -187,12 +187,17 @@ def _draw_block(
         box = Box(left, top, left + wide - _BETWEEN * unit, bottom)
         axes = Axes(sheet, style, box, _scale(forest, metric), Scale(0, 1))
         axes.frame(axes.across.ticks(max(2, int(box.width / (4 * style.text)))), words_up=False)
-        axes.title(f"change of {measure(metric).label}", left)
+        axes.title((f"change of {measure(metric).label}",), left)
         sheet.line(axes.x([0, 0]), (top, bottom), style.quiet, 0.9 * unit)
         panels.append(axes)
     y = top
-    for group in forest.groups:
-        sheet.words(5 * unit, y + 0.7 * _HEAD * unit, group.title, 0.9 * style.text, style.ink, bold=True)
+    for number, group in enumerate(forest.groups):
+        size = 0.9 * style.text
+        right = min(form.points, 7 * unit + fonts.width(group.title, size, bold=True))
+        behind = style.background if number % 2 else style.shade
+        sheet.block(Box(2 * unit, y, right, y + _HEAD * unit), behind)  # no line of a panel goes through the words
+        room = form.points - 9 * unit
+        sheet.words(5 * unit, y + 0.7 * _HEAD * unit, group.title, size, style.ink, bold=True, room=room)
         y += _HEAD * unit
         for row in group.rows:
             middle = y + _ROW * unit / 2

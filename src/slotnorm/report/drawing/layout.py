@@ -14,8 +14,6 @@ from slotnorm.report.drawing.sheet import Box, Sheet
 from slotnorm.report.drawing.style import STYLES, Style, Width
 from slotnorm.report.drawing.svg import to_svg
 
-SUFFIXES = ("svg", "pdf", "png")
-
 # in points where letters have 7.5
 _WIDEST, _NARROWEST = 234.0, 105.0  # place of a panel
 _LEFT, _RIGHT, _ABOVE, _BELOW = 27.0, 7.0, 16.0, 24.0  # around a panel's frame, inside its place
@@ -52,7 +50,7 @@ def arrange(
 ) -> tuple[Sheet, list[Place]]:
     """A sheet with a title and a legend, and the places of rows of panels with these titles, one after another.
 
-    Where a row is too long, all panels follow each other without regard to rows.
+    Where a row is too long, all panels follow each other whatever their rows; short rows share a line where they fit.
     """
     style, unit = form.style, form.style.unit
     longest = max(map(len, rows))
@@ -63,6 +61,8 @@ def arrange(
     if longest > columns:  # then the next row goes on where one ends
         every = list(itertools.chain.from_iterable(rows))
         rows = [every[start : start + columns] for start in range(0, len(every), columns)]
+    else:
+        rows = _side_by_side(rows, columns)
     places: list[Place] = []
     top = _TITLE * unit
     for row in rows:
@@ -79,6 +79,17 @@ def arrange(
     for number, entries in enumerate(lines_below):
         _draw_legend(sheet, entries, top + (number + 0.7) * _LEGEND_LINE * unit, style)
     return sheet, places
+
+
+def _side_by_side(rows: Sequence[Sequence[str]], columns: int) -> list[list[str]]:
+    """Rows that fit beside the one before them stand there."""
+    lines: list[list[str]] = []
+    for row in rows:
+        if lines and len(lines[-1]) + len(row) <= columns:
+            lines[-1] += row
+        else:
+            lines.append(list(row))
+    return lines
 
 
 def _title_lines(words: str, room: float, style: Style) -> tuple[str, ...]:

@@ -9,7 +9,8 @@ StyleName = Literal["paper", "slides", "dark"]
 Width = Literal["page", "column"]
 
 _LEAST_CONTRAST = 4.0  # of a line's colour to the background; 3 is what WCAG asks of graphics
-_LIGHT = 0.36  # share of its own colour in the line of a single run
+# share of its own colour in the line of a single run; less on a dark background makes orange brown
+_LIGHT, _LIGHT_ON_DARK = 0.36, 0.5
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Style:
 
     def light(self, own: str) -> str:
         """Of single runs: a tint that covers what is below it, so that no two colours blend to a third."""
-        return mixed(self.background, self.color(own), _LIGHT)
+        return mixed(self.background, self.color(own), _LIGHT_ON_DARK if self.is_dark else _LIGHT)
 
     @property
     def is_dark(self) -> bool:

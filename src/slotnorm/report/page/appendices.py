@@ -72,7 +72,7 @@ def tables(draft: Draft) -> Part:
 
 def inside(draft: Draft) -> Part | None:
     """Diagnostics of the models, and scores read from attention instead of masks."""
-    children: list[object] = []
+    drawn = []
     for contents in draft.report.sections:
         section, results = contents.section, contents.results
         panels = [(own_title(section, shown.panel), shown) for shown in _diagnosed(contents)]
@@ -82,8 +82,8 @@ def inside(draft: Draft) -> Part | None:
             if shown.panel.metric in ("f_ari", "ari") and shown.panel.source != section.source(shown.panel.metric)
         ]
         if panels:
-            children += [draft.heading_of(section), draw_panels(panels, draft.panels)]
-    return part("inside", "Appendix: inside the models", *prose(_INSIDE), *children) if children else None
+            drawn.append((section, [draw_panels(panels, draft.panels)]))
+    return part("inside", "Appendix: inside the models", *prose(_INSIDE), *draft.by_study(drawn)) if drawn else None
 
 
 def _diagnosed(contents: SectionContents) -> list[Shown]:

@@ -304,7 +304,15 @@ for (const holder of document.querySelectorAll(".plot")) {
   plots.set(holder.dataset.panel, new Plot(holder));
   watched.observe(holder);
 }
-addEventListener("beforeprint", () => plots.forEach(drawOnce));
+// paper cannot be unfolded
+const folded = [...document.querySelectorAll(".folded")];
+let unfolded = [];
+addEventListener("beforeprint", () => {
+  unfolded = folded.filter((study) => !study.open);
+  for (const study of unfolded) study.open = true;
+  plots.forEach(drawOnce);
+});
+addEventListener("afterprint", () => unfolded.forEach((study) => (study.open = false)));
 
 const listValues = (details) => {
   const tables = details.dataset.panels.split(" ").map((name) => plots.get(name).table());

@@ -88,9 +88,11 @@ if (explorer) {
     }
     const fewer = content.fewer ? ` Only ${content.scenes.length} scenes, so that the page stays small.` : "";
     const mark = trained >= 0 ? ` The notch in a bar is F-ARI with ${content.trained} slots.` : "";
+    const scored = content.means.some(({ f_ari }) => f_ari && f_ari.some((mean) => mean !== null));
+    const scores = scored ? ` F-ARI is over all such scenes, “here” this picture's.${mark}` : "";
     told.textContent =
-      `Study ${content.title}: scenes with ${content.words}. A slot has the colour of what it covers, never that of an object in the scene. ` +
-      `F-ARI is over all such scenes, “here” this picture's.${mark}${fewer}`;
+      `Study ${content.title}: scenes with ${content.words}. A slot has the colour of what it covers, never that of an object in the scene.` +
+      `${scores}${fewer}`;
     link.href = address();
   };
   const address = () => `#${encodeURIComponent(studyShown().stem)}&k=${studyShown().slots[view.place]}&scene=${view.scene + 1}`;

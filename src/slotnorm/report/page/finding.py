@@ -22,6 +22,7 @@ COMPARED = "The baseline is the usual Slot Attention; the others differ from it 
 _VISIBLE = 0.005  # a change that rounds to 0.00 is none
 _MUCH = 0.05  # of ARI: worth a word on the first screen
 _LESS = 0.1  # of F-ARI at the training K: a start that is worth a word
+_NONE = 0.1  # of F-ARI at the training K: hardly more than chance, nothing that could be kept or lost
 _MOST_NAMED = 3
 
 
@@ -110,7 +111,7 @@ def _words(named: Sequence[Change]) -> str:
 
 def _clauses(changes: Sequence[Change]) -> list[str]:
     """ "the baseline loses 0.12 of its F-ARI and weighted sum 0.06", "batch norm keeps it": who loses stands first."""
-    kinds: dict[str, list[Change]] = {"loses": [], "gains": [], "keeps": []}
+    kinds: dict[str, list[Change]] = {"loses": [], "gains": [], "keeps": [], "lacks": []}
     for change in changes:
         kinds[_kind(change)].append(change)
     clauses: list[str] = []
@@ -124,6 +125,9 @@ def _clauses(changes: Sequence[Change]) -> list[str]:
         several = len(kinds["keeps"]) > 1
         what = "it" if clauses else ("their F-ARI" if several else "its F-ARI")
         clauses.append(f"{listed([name(change) for change in kinds['keeps']])} keep{'' if several else 's'} {what}")
+    if kinds["lacks"]:
+        have, what = "have" if len(kinds["lacks"]) > 1 else "has", "none" if clauses else "no F-ARI"
+        clauses.append(f"{listed([name(change) for change in kinds['lacks']])} {have} next to {what} to lose")
     return clauses
 
 
@@ -133,11 +137,12 @@ def _contrasted(clauses: Sequence[str]) -> str:
 
 
 def _kind(change: Change) -> str:
-    """A change that is no larger than its noise, or that two decimals do not show, is none."""
+    """A change that is no larger than its noise, or that two decimals do not show, is none; who had none lacks it."""
     unsure = change.interval is not None and not change.interval.excludes(0)
-    if unsure or abs(change.median) < _VISIBLE:
-        return "keeps"
-    return "loses" if change.median < 0 else "gains"
+    unchanged = unsure or abs(change.median) < _VISIBLE
+    if not unchanged and change.median > 0:
+        return "gains"
+    return "lacks" if change.before < _NONE else "keeps" if unchanged else "loses"
 
 
 def name(change: Change) -> str:
@@ -156,6 +161,9 @@ def _start(contents: SectionContents, effect: Effect, named: Sequence[Change]) -
     section, slots = contents.section, effect.slots[0]
     scores = {change.norm: at_slots(section, change.norm, "f_ari", effect.dataset, slots).median for change in named}
     best = max(scores.values())
+    if best < _NONE:
+        shown = listed([f"{scores[change.norm]:.2f} for {name(change)}" for change in named])
+        return f"With {counted(slots, 'slot')}, as in training, F-ARI is {shown}: objects are hardly found at all."
     low = [change for change in named if scores[change.norm] < best - _LESS]
     if not low:
         return ""
@@ -215,7 +223,7 @@ def between(interval: Interval) -> str:
 
 
 def _background(report: Report, contents: SectionContents, named: Sequence[Change]) -> str:
-    """What ARI says of the same, where it speaks against the sentence."""
+    """What ARI says of the same, where it falls; another story is that of one who loses ARI and not F-ARI."""
     effect = effect_of(report, contents, "ari")
     if effect is None:
         return ""
@@ -225,7 +233,9 @@ def _background(report: Report, contents: SectionContents, named: Sequence[Chang
         return ""
     rest = [change for change in changes if change not in falling]
     shown = listed([f"{signed(change.median, 2)} for {name(change)}" for change in (*falling, *rest)])
-    return f"ARI, which counts the background too, tells another story: {shown}."
+    losing = {change.norm for change in named if _kind(change) == "loses"}
+    says = "changes by" if losing.issuperset(change.norm for change in falling) else "tells another story:"
+    return f"ARI, which counts the background too, {says} {shown}."
 
 
 def over_studies(report: Report) -> str:

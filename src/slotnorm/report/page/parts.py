@@ -8,6 +8,7 @@ from typing import Any
 from slotnorm.report.appearance import measure, ordered
 from slotnorm.report.contents import Report
 from slotnorm.report.curves import Panel
+from slotnorm.report.page.finding import leading
 from slotnorm.report.page.markup import Markup, element
 from slotnorm.report.page.slider import Slider
 from slotnorm.report.page.words import objects_in_words, set_in_words, study_in_short
@@ -32,11 +33,24 @@ class Draft:
         """How many runs failed."""
         return sum(contents.section.failures for contents in self.report.sections)
 
-    def heading_of(self, section: Section) -> Markup | None:
-        """The study's name above its figures, where there are several studies."""
+    def by_study(self, shown: Sequence[tuple[Section, Sequence[object]]]) -> list[object]:
+        """What studies have to show, where there are several below the name of each; all but one are folded.
+
+        Open is the study that the page opens with, or the first where that one has nothing to show.
+        """
         if len(self.report.sections) == 1:
-            return None
-        return element("h3", section.title, " ", element("small", study_in_short(section)))
+            return [child for _, children in shown for child in children]
+        first = leading(self.report)
+        named = [section for section, _ in shown]
+        unfolded = next((section for section in named if first is not None and section is first.section), named[0])
+        drawn: list[object] = []
+        for section, children in shown:
+            heading = element("h3", section.title, " ", element("small", study_in_short(section)))
+            if section is unfolded:
+                drawn += [heading, *children]
+            else:
+                drawn.append(element("details", element("summary", heading), *children, class_="folded"))
+        return drawn
 
 
 @dataclass(frozen=True)
@@ -83,7 +97,9 @@ def listing(sentences: Iterable[str]) -> Markup | None:
 def panel_title(section: Section, panel: Panel) -> str:
     """ "F-ARI ↑ with 2 to 4 objects, as in training"."""
     score = measure(panel.metric)
-    name = "Squared error" if panel.metric == "l2" else score.label[:1].upper() + score.label[1:]
+    plain = score.label.split()[0].islower()  # "count error" is; mAP@0.5 is a name
+    label = score.label[:1].upper() + score.label[1:] if plain else score.label
+    name = "Squared error" if panel.metric == "l2" else label
     if panel.against == "objects":
         return f"{name} {score.arrow} with {panel.slots} slots"
     return f"{name} {score.arrow} with {set_in_words(section, panel.datasets[-1])}"

@@ -56,12 +56,12 @@ Wanted = Callable[[Section, Panel], bool]
 
 def working(draft: Draft) -> Part | None:
     """What masks alone tell of runs on scenes without true ones."""
-    children: list[object] = []
+    shown = []
     for contents in draft.report.sections:
         if verdicts := label_free.verdicts(contents.section):
             advice = listing(verdict.advice for verdict in verdicts if verdict.advice)
-            children += [draft.heading_of(contents.section), draw_verdicts(verdicts), advice]
-    return part("working", label_free.TITLE, *prose(label_free.WORDS), *children) if children else None
+            shown.append((contents.section, [draw_verdicts(verdicts), advice]))
+    return part("working", label_free.TITLE, *prose(label_free.WORDS), *draft.by_study(shown)) if shown else None
 
 
 def more_slots(draft: Draft) -> Part | None:
@@ -85,9 +85,9 @@ def properties(draft: Draft) -> Part | None:
 
 def other_measures(draft: Draft) -> Part | None:
     """Figures of metrics that no part above speaks of: mBO, mIoU, those of plugins."""
-    children: list[object] = []
+    drawn = []
     for contents in draft.report.sections:
-        results, section = contents.results, contents.section
+        results, section, children = contents.results, contents.section, list[object]()
         for number, figure in enumerate(results.figures):
             without_failed = results.figures_without_failed
             same = (
@@ -101,8 +101,9 @@ def other_measures(draft: Draft) -> Part | None:
                 if shown.panel.metric not in _SPOKEN_OF
             ]
             if panels:
-                children += [draft.heading_of(section), *prose(figure.caption), draw_panels(panels, draft.panels)]
-    return part("other-measures", "Other measures", *children) if children else None
+                children += [*prose(figure.caption), draw_panels(panels, draft.panels)]
+        drawn += [(section, children)] if children else []
+    return part("other-measures", "Other measures", *draft.by_study(drawn)) if drawn else None
 
 
 def _segmentation(against: str) -> Wanted:
@@ -123,7 +124,7 @@ def _curves(
     draft: Draft, name: str, heading: str, words: str, wanted: Wanted, pictures: Markup | None = None
 ) -> Part | None:
     """The panels of all studies that are wanted; None where no study has any."""
-    children: list[object] = []
+    drawn = []
     for contents in draft.report.sections:
         results, section = contents.results, contents.section
         panels = [
@@ -135,9 +136,10 @@ def _curves(
         panels = [shown for shown in panels if not is_flat(shown.panel)]
         if panels or flat:
             titled = [[(panel_title(section, shown.panel), shown) for shown in group] for group in _groups(panels)]
-            children += [draft.heading_of(section), *(draw_panels(group, draft.panels) for group in titled)]
+            children = [draw_panels(group, draft.panels) for group in titled]
             children += [element("p", f"{_FLAT} {'; '.join(flat)}.", class_="quiet")] if flat else []
-    return part(name, heading, *prose(words), pictures, *children) if children else None
+            drawn.append((section, children))
+    return part(name, heading, *prose(words), pictures, *draft.by_study(drawn)) if drawn else None
 
 
 def _groups(panels: Sequence[Shown]) -> list[list[Shown]]:
@@ -164,34 +166,35 @@ def effect(draft: Draft) -> Part:
 
 def background(draft: Draft) -> Part | None:
     """F-ARI beside ARI, and who holds the background."""
-    children: list[object] = []
+    words: list[Markup] = []
+    drawn = []
     for section, results in ((contents.section, contents.results) for contents in draft.report.sections):
         if (held := results.background) is not None:
-            children += [] if children else prose(*held.words)
-            children += _below_heading(draft, section, held, results.background_without_failed, own_title)
-    return part("background", background_figure.TITLE, *children) if children else None
+            words = words or prose(*held.words)
+            drawn.append((section, [_panels_of(draft, section, held, results.background_without_failed, own_title)]))
+    return part("background", background_figure.TITLE, *words, *draft.by_study(drawn)) if drawn else None
 
 
 def counting(draft: Draft) -> Part | None:
     """How many objects are counted, beside the guess."""
-    children: list[object] = []
+    drawn = []
     for section, results in ((contents.section, contents.results) for contents in draft.report.sections):
         if (counted := results.counting) is not None:
-            children += _below_heading(draft, section, counted, results.counting_without_failed, panel_title)
-    return part("counting", count_figure.TITLE, *prose(count_figure.WORDS), *children) if children else None
+            drawn.append((section, [_panels_of(draft, section, counted, results.counting_without_failed, panel_title)]))
+    return part("counting", count_figure.TITLE, *prose(count_figure.WORDS), *draft.by_study(drawn)) if drawn else None
 
 
-def _below_heading(
+def _panels_of(
     draft: Draft,
     section: Section,
     everything: Background | Counting,
     without_failed: Background | Counting | None,
     title: Callable[[Section, Panel], str],
-) -> list[object]:
-    """A section's heading and the panels of its figure; where runs failed, also those without them."""
+) -> Markup:
+    """The panels of a study's figure; where runs failed, also those without them."""
     without = None if not section.failures else [] if without_failed is None else [without_failed.figure]
     panels = [(title(section, shown.panel), shown) for shown in shown_panels([everything.figure], without)]
-    return [draft.heading_of(section), draw_panels(panels, draft.panels)]
+    return draw_panels(panels, draft.panels)
 
 
 def transfers(draft: Draft) -> Part | None:

@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from slotnorm.experiments import evaluation_sets
+from slotnorm.data.generator import request
+from slotnorm.experiments import evaluation_sets, studies
 from slotnorm.normalization import formula, normalizations
 from slotnorm.report.sections import Section
 from slotnorm.training.experiment_scenes import ANY_NUMBER
@@ -62,12 +63,22 @@ def objects_of(section: Section, dataset: str) -> tuple[int, int] | None:
 
 
 def objects_in_words(section: Section, dataset: str) -> str:
-    """ "2 to 4 objects"; the set's name where nobody counted."""
+    """ "2 to 4 objects"; where nobody counted, that."""
     known = objects_of(section, dataset)
     if known is None:
-        return f"the scenes of {dataset}"
+        return "an unknown number of objects"
     few, most = known
-    return counted(most, "object") if few == most else f"{few} to {most} objects"
+    noun = f"{size} object" if (size := _size_in_words(section, dataset)) else "object"
+    return counted(most, noun) if few == most else f"{few} to {most} {noun}s"
+
+
+def _size_in_words(section: Section, dataset: str) -> str:
+    """ "smaller" or "larger" where the objects of a set have not the sizes of training, else nothing."""
+    study, test = studies().get(section.study), evaluation_sets().get(dataset)
+    if study is None or study.experiment.scenes is None or test is None or test.radius is None:
+        return ""
+    trained = request(study.experiment.scenes.spec("train", study.experiment.scenes.objects)).radius
+    return "smaller" if test.radius < trained else "larger" if test.radius > trained else ""
 
 
 def against_training(section: Section, dataset: str) -> str:
