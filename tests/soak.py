@@ -8,7 +8,6 @@ one line per kind of event with its count; exits with 1 at the first event that 
 
 import argparse
 import collections
-import contextlib
 import os
 import random
 import shutil
@@ -53,15 +52,6 @@ class Soak:
             raise AssertionError(f"exit code {code}, not one of {codes}: {command.said}")
         return code
 
-    def wait_for_lock(self, command: processes.Command) -> None:
-        """Until the command holds the run's lock, or has ended: it may be done in a moment."""
-        lock, own = self.run / ".lock", f"process {command.pid} on "
-        while command.process.is_alive():
-            with contextlib.suppress(OSError):
-                if lock.read_text().startswith(own):
-                    return
-            time.sleep(0.005)
-
     def kill(self) -> None:
         command = self.start()
         time.sleep(self.chance.uniform(0, 1.2))
@@ -75,7 +65,7 @@ class Soak:
     def stop(self) -> None:
         number = self.chance.choice([signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGXCPU])
         command = self.start()
-        self.wait_for_lock(command)
+        command.until_it_writes(self.run)
         time.sleep(self.chance.uniform(0.1, 0.5))
         if command.process.is_alive():
             command.send(number)
@@ -112,7 +102,7 @@ class Soak:
 
     def remove_the_lock(self) -> None:
         command = self.start()
-        self.wait_for_lock(command)
+        command.until_it_writes(self.run)
         time.sleep(self.chance.uniform(0, 0.3))
         (self.run / ".lock").unlink(missing_ok=True)
         self.require(command, 0, 8)

@@ -1,6 +1,7 @@
 """Downloads against a server on this machine that cuts, lies and forgets."""
 
 import base64
+import contextlib
 import errno
 import http.client
 import http.server
@@ -362,6 +363,35 @@ def test_a_description_that_cannot_be_used_is_one_sentence(server, tmp_path):
         server.content[MOVI + "dataset_info.json"] = content
         with pytest.raises(UserError, match=sentence):
             get(server, tmp_path, "movi-c", ("val",))
+
+
+@pytest.mark.parametrize("name", [["x"], {"x": 1}, None, 1, "a" * 100_000])
+def test_a_split_of_any_name_is_harmless(server, tmp_path, name):
+    shards = movi_content(server, numBytes="599999")
+    description = json.loads(server.content[MOVI + "dataset_info.json"])
+    description["splits"].append({"name": name, "shardLengths": [], "numBytes": "1"})
+    server.content[MOVI + "dataset_info.json"] = json.dumps(description).encode()
+    with pytest.raises(UserError, match="lists no shards of train; known are: ") as refused:
+        get(server, tmp_path, "movi-c", ("train",))
+    assert len(str(refused.value)) < 1000
+    with contextlib.suppress(UserError):  # a name that is not text may be refused, too
+        get(server, tmp_path, "movi-c", ("val",))
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["dataset_info.json", *shards]
+
+
+def test_a_file_without_a_byte_is_one_sentence(server, tmp_path):
+    server.content = dict.fromkeys(server.content, b"")
+    with pytest.raises(UserError, match="has no content; try again later, or a --mirror"):
+        get(server, tmp_path)
+
+
+def test_a_server_that_begins_again_and_again_is_given_up(server, tmp_path, monkeypatch):
+    """It sends much and little in turn, always from the first byte: what is there twice is no progress."""
+    server.answers_ranges = False
+    server.cut_after = [200_000, 100] * 50
+    with pytest.raises(UserError, match="broke off after"):
+        get(server, tmp_path)
+    assert len(server.cut_after) > 80
 
 
 def test_misspelt_names_are_refused(tmp_path):

@@ -7,7 +7,7 @@ import random
 import shutil
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -88,31 +88,41 @@ def test_a_run_killed_after_any_system_call_of_a_save_resumes_to_the_same_bits(
     record_property("fault", ("kill -9 after every system call of a save", deaths, deaths))
 
 
-def kill_at_random(experiment: Experiment, folder: Path, data: Path, kills: int, seed: int) -> Run:
-    """Half of the kills come inside a save, the others at any moment."""
+def kill_at_random(experiment: Experiment, folder: Path, data: Path, kills: int, seed: int) -> Iterator[Run]:
+    """Kill trainings so often, half of the times inside a save; yields every run that came to its end."""
     chance = random.Random(seed)
-    for kill in range(kills):
-        if kill % 2:
+    killed, runs = 0, folder / "0"
+    while True:
+        if killed == kills:
+            command = processes.train(experiment, runs, data)
+        elif killed % 2:
             fault = (processes.die_inside_save, chance.randint(1, 3), chance.randint(1, 30))
-            processes.train(experiment, folder, data, fault=fault).wait()
+            command = processes.train(experiment, runs, data, fault=fault)
         else:
-            command = processes.train(experiment, folder, data)
-            time.sleep(chance.uniform(0, 0.8))
+            command = processes.train(experiment, runs, data)
+            command.until_it_writes(runs / experiment.run_name)
+            time.sleep(chance.uniform(0, 0.4))
             command.process.kill()
-            command.wait()
-    last = processes.train(experiment, folder, data)
-    assert last.wait() == 0, last.said
-    return Run.open(folder / experiment.run_name)
+        if (code := command.wait(3600)) == -signal.SIGKILL:  # the last one has all that is left to do
+            killed += 1
+            continue
+        assert code == 0, command.said
+        yield Run.open(runs / experiment.run_name)
+        if killed == kills:
+            return
+        runs = folder / str(int(runs.name) + 1)  # it ended before it could be killed: the next one
 
 
-@pytest.mark.parametrize("norm", ["batch_norm"])
-def test_a_run_killed_at_random_moments_ends_with_the_same_bits(
-    tmp_path: Path, data: Path, norm: str, record_property: Callable[..., None]
-) -> None:
-    experiment = tiny.experiment(norm, steps=30, checkpoint_every=3)
-    reference = train(experiment, tmp_path / "unbroken", data=data)
-    assert_same(kill_at_random(experiment, tmp_path / "runs", data, kills=6, seed=0), reference)
-    record_property("fault", ("kill -9 at random moments, half of them in a save", 6, 6))
+def require_same_after_kills(folder: Path, data: Path, experiment: Experiment, kills: int, seed: int) -> list[Any]:
+    """Kill a training so often and compare what ends with a run that nothing happened to; what was tried."""
+    reference = train(experiment, folder / "unbroken", data=data)
+    for run in kill_at_random(experiment, folder / "runs", data, kills, seed):
+        assert_same(run, reference)
+    return ["kill -9 of a training, half of the times inside a save", kills, kills]
+
+
+def test_a_run_killed_at_random_moments_ends_with_the_same_bits(tmp_path: Path, data: Path) -> None:
+    require_same_after_kills(tmp_path, data, tiny.experiment("batch_norm", steps=60, checkpoint_every=3), 6, seed=0)
 
 
 @pytest.mark.slow
@@ -121,9 +131,7 @@ def test_a_run_killed_a_hundred_times_ends_with_the_same_bits(
     tmp_path: Path, data: Path, norm: str, record_property: Callable[..., None]
 ) -> None:
     experiment = tiny.experiment(norm, steps=600, checkpoint_every=3)
-    reference = train(experiment, tmp_path / "unbroken", data=data)
-    assert_same(kill_at_random(experiment, tmp_path / "runs", data, kills=100, seed=1), reference)
-    record_property("fault", ("kill -9, a hundred times in one run", 100, 100))
+    record_property("fault", require_same_after_kills(tmp_path, data, experiment, 100, seed=1))
 
 
 EXIT_CODES = {"SIGTERM": 143, "SIGINT": 130, "SIGHUP": 129, "SIGUSR1": 138, "SIGUSR2": 140, "SIGXCPU": 152}

@@ -277,7 +277,7 @@ def forge_every_field(folder: Path, name: str, most: int, stride: int) -> int:
 def test_a_sealed_document_with_a_field_missing_or_of_another_type_is_refused_in_our_words(
     folder: Path, name: str
 ) -> None:
-    assert forge_every_field(folder, name, most=8, stride=27) > 5
+    assert forge_every_field(folder, name, most=4, stride=27) > 5
 
 
 @pytest.mark.slow
@@ -436,14 +436,15 @@ def other_arrays(length: int) -> list[Any]:
     return [np.zeros(length, kind) for kind in kinds] + largest + [np.zeros(shape, np.int64) for shape in shapes]
 
 
+@pytest.mark.parametrize("stride", [4, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["rows", "examples"])
-def test_arrays_of_other_kinds_and_shapes_are_refused_in_our_words(folder: Path, name: str) -> None:
+def test_arrays_of_other_kinds_and_shapes_are_refused_in_our_words(folder: Path, name: str, stride: int) -> None:
     document = documents(folder)[name]
     path = folder / "examples.npz" if name == "examples" else next(folder.glob("runs/*/rows/*.npz"))
     whole = archives.read_arrays(path)
     refused = 0
-    for column, array in whole.items():
-        for other in [None, *other_arrays(len(array))]:
+    for number, (column, array) in enumerate(whole.items()):
+        for other in [None, *other_arrays(len(array))[number % stride :: stride]]:
             forged = {**whole, column: other} if other is not None else {**whole}
             if other is None:
                 del forged[column]
@@ -456,7 +457,7 @@ def test_arrays_of_other_kinds_and_shapes_are_refused_in_our_words(folder: Path,
                     assert len(str(refusal)) < 1000, str(refusal)[:200]  # noqa: PT017
                     assert path.parent.name in str(refusal)  # noqa: PT017
     restore(folder)
-    assert refused > 10 * len(whole)
+    assert stride * refused > 10 * len(whole)
 
 
 @pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.float8_e5m2, torch.complex64, torch.int64, torch.bool])

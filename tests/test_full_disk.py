@@ -59,7 +59,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, number: int, reason: int) -> Iterat
         yield seen
 
 
-@pytest.mark.parametrize("reason", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize("reason", [errno.ENOSPC, pytest.param(errno.EIO, marks=pytest.mark.slow)])
 def test_a_disk_that_is_full_at_any_call_of_a_save_leaves_the_last_checkpoint_and_no_stray_file(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, reason: int, record_property: Callable[..., None]
 ) -> None:

@@ -1,8 +1,10 @@
 """Nothing is written outside of the folder that was named: every path that is written is put to the test as a link."""
 
+import contextlib
 import os
 import re
 import shutil
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -183,6 +185,28 @@ def test_what_is_no_file_is_not_written_in_place(tmp_path: Path, kind: str) -> N
     path.mkdir() if kind == "folder" else os.mkfifo(path)
     with pytest.raises((UserError, IsADirectoryError)):
         files.open_in_place(path)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket", "link to a pipe", "link to a stream"])
+def test_what_is_no_file_is_not_replaced_by_one(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who may write /dev would lose /dev/null, or /dev/stdout, which is a link."""
+    path = tmp_path / "rows.csv"
+    with contextlib.ExitStack() as stack:
+        if kind == "pipe":
+            os.mkfifo(path)
+        elif kind == "socket":
+            monkeypatch.chdir(tmp_path)  # a socket's name has 107 letters at most
+            stack.enter_context(socket.socket(socket.AF_UNIX)).bind(path.name)
+        elif kind == "link to a pipe":
+            os.mkfifo(tmp_path / "pipe")
+            path.symlink_to(tmp_path / "pipe")
+        else:
+            path.symlink_to("/proc/self/fd/1")
+        before = os.lstat(path)
+        with pytest.raises(UserError, match=r"rows.csv: it is not a file, and would be replaced by one; name a file"):
+            files.write(path, b"rows")
+        assert os.path.samestat(before, os.lstat(path))
+    assert len(list(tmp_path.iterdir())) == 1 + (kind == "link to a pipe")
 
 
 def test_a_run_that_is_a_link_itself_is_the_users_own_choice(tmp_path: Path, data: Path) -> None:

@@ -122,21 +122,24 @@ def fetch(remote: Remote, folder: Path, progress: Progress) -> Path:
                 f"{path} has {path.stat().st_size} bytes, not the published {remote.length}; delete it first"
             )
         return path
+    if not remote.length:
+        raise UserError(f"{remote.url} has no content; try again later, or a --mirror")
     version = json.dumps(asdict(remote)).encode()
     if not about.exists() or about.read_bytes() != version:
         part.unlink(missing_ok=True)
         files.write(about, version)
-    silent = 0
+    silent = furthest = 0
     while (done := _length(part, remote.length)) < remote.length:
-        began = time.monotonic()
+        began, furthest = time.monotonic(), max(furthest, done)
         try:
             _receive(remote, part, done, progress)
         except (OSError, http.client.HTTPException) as error:
-            came = _length(part, remote.length) - done
+            there = _length(part, remote.length)
+            came = there - furthest  # what was there before, and is sent again, is no progress
             silent = 0 if came > LEAST_RATE * (time.monotonic() - began) else silent + 1
             if silent >= _ATTEMPTS:
                 reason = getattr(error, "reason", None) or error
-                sentence = f"{remote.url} broke off after {done + max(came, 0)} of {remote.length} bytes ({reason})"
+                sentence = f"{remote.url} broke off after {there} of {remote.length} bytes ({reason})"
                 raise UserError(f"{sentence}; the same command continues from there") from error
             time.sleep(_FIRST_WAIT * 2**silent)
     _accept(remote, part, path)
@@ -235,7 +238,7 @@ def _movi_files(base: str, folder: Path, name: str, splits: tuple[str, ...]) -> 
         published = PUBLISHED_SPLITS[split]
         shards = len(lengths.get(published, []))
         if not 0 < shards < 100_000:
-            raise UserError(f"{url} lists no shards of {published}; known are: {', '.join(lengths)}")
+            raise UserError(f"{url} lists no shards of {published}; known are: {', '.join(lengths)[:200]}")
         stem = f"{name.replace('-', '_')}-{published}.tfrecord"
         wanted += [f"{stem}-{number:05}-of-{shards:05}" for number in range(shards)]
         total += _published_bytes(description, published)
@@ -245,8 +248,8 @@ def _movi_files(base: str, folder: Path, name: str, splits: tuple[str, ...]) -> 
 
 def _published_bytes(description: Any, split: str) -> int:
     """What a split takes according to its description; 0 where that is not said."""
-    sizes = {entry["name"]: whole_number(entry.get("numBytes")) for entry in description["splits"]}
-    return sizes[split] or 0
+    sizes = [entry.get("numBytes") for entry in description["splits"] if entry["name"] == split]
+    return whole_number(sizes[-1]) or 0
 
 
 def _present_bytes(path: Path) -> int:

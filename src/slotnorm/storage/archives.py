@@ -24,17 +24,34 @@ _MAGIC = b"\x93NUMPY\x01\x00"
 _LENGTHS, _LOCAL_HEADER = 26, 30  # where a member's header says how long its name is, and where that begins
 _WORTH = 512  # bytes that LZMA must save; it is slower to read
 _MOST_BYTES = 1 << 31  # of a file once unpacked; more is not a file of ours
+# A forged file could ask for a thousand times its own size: one that was small before it is read stays so.
+_ALWAYS_READ = 1 << 25  # bytes, however small the file is
+_MOST_TIMES = 64  # its own size; those of the published results are up to 40 times, and below a megabyte
 
 
 def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     """Write arrays under their names, whole or not at all; the same arrays give the same bytes."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, array in arrays.items():
-            with archive.open(f"{name}.npy", "w") as member:
-                np.lib.format.write_array(member, np.ascontiguousarray(array), allow_pickle=False)
-        archive.comment = seals.open_tail()
-    files.write(path, seals.close_tail(buffer.getvalue()))
+    for method in (zipfile.ZIP_DEFLATED, zipfile.ZIP_STORED):
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w", method) as archive:
+            for name, array in arrays.items():
+                with archive.open(f"{name}.npy", "w") as member:
+                    np.lib.format.write_array(member, np.ascontiguousarray(array), allow_pickle=False)
+            archive.comment = seals.open_tail()
+        content = seals.close_tail(buffer.getvalue())
+        if _unpacked(archive) <= _most_bytes(content):
+            break
+    files.write(path, content)
+
+
+def _unpacked(archive: zipfile.ZipFile) -> int:
+    """The bytes of all members together, as they say."""
+    return sum(member.file_size for member in archive.infolist())
+
+
+def _most_bytes(written: bytes) -> int:
+    """What a file may unpack to."""
+    return min(_ALWAYS_READ + _MOST_TIMES * len(written), _MOST_BYTES)
 
 
 def pack_tightly(path: Path) -> None:
@@ -54,7 +71,9 @@ def pack_tightly(path: Path) -> None:
             method = zipfile.ZIP_LZMA if by_lzma + _WORTH < deflated else zipfile.ZIP_DEFLATED
             archive.writestr(zipfile.ZipInfo(f"{name}.npy"), content.getvalue(), method)
         archive.comment = seals.open_tail()
-    files.write(path, seals.close_tail(buffer.getvalue()))
+    packed = seals.close_tail(buffer.getvalue())
+    if _unpacked(archive) <= _most_bytes(packed):  # else it stays as it is: nobody would read it
+        files.write(path, packed)
 
 
 def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
@@ -68,8 +87,8 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     try:
         with zipfile.ZipFile(io.BytesIO(written)) as archive:
             members = archive.infolist()
-            size = sum(member.file_size for member in members)
-            if size <= _MOST_BYTES:
+            size = _unpacked(archive)
+            if size <= _most_bytes(written):
                 return {
                     member.filename.removesuffix(".npy"): _array(_unpack(archive, written, member))
                     for member in members

@@ -108,6 +108,8 @@ def replacing(path: Path, make_folder: bool = True) -> Iterator[Path]:
     """
     if not path.name or path.is_dir():
         raise UserError(f"cannot write {path}: it is a folder; name a file")
+    if _is_special(path):
+        raise UserError(f"cannot write {path}: it is not a file, and would be replaced by one; name a file")
     try:
         if make_folder:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -132,6 +134,15 @@ def replacing(path: Path, make_folder: bool = True) -> Iterator[Path]:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
+
+
+def _is_special(path: Path) -> bool:
+    """Whether it is a device, a pipe or the like, or leads to one, as /dev/null and /dev/stdout."""
+    try:
+        by_kernel = path.is_symlink() and os.readlink(path).startswith("/proc/")
+        return by_kernel or not stat.S_ISREG(os.stat(path).st_mode)
+    except OSError:  # there is nothing, or a link that leads to nothing
+        return False
 
 
 def write(path: Path, content: bytes, make_folder: bool = True) -> str:
