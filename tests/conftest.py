@@ -3,6 +3,7 @@ import os
 import signal
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,17 @@ COUNTS = Path(__file__).parents[1] / "docs" / "reliability.json"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it, and commands that tests start would inherit that
+
+
+@pytest.fixture
+def quick_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs of the local launcher are forked instead of started anew, and looked at often."""
+    import processes
+    from slotnorm.studies import jobs, launchers
+
+    ours = types.SimpleNamespace(Popen=processes.JobProcess, DEVNULL=subprocess.DEVNULL)
+    monkeypatch.setattr(launchers, "subprocess", ours)
+    monkeypatch.setattr(jobs, "_SECONDS_BETWEEN_LOOKS", 0.02)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

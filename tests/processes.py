@@ -1,6 +1,7 @@
 """`slotnorm` in processes of its own, started in a fraction of a second: a server has imported everything and forks."""
 
 import atexit
+import contextlib
 import multiprocessing
 import os
 import resource
@@ -19,9 +20,12 @@ from slotnorm.training import checkpoints
 from slotnorm.training.experiment_file import write_experiment
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(
-    ["slotnorm.training.loop", "slotnorm.training.pictures", "slotnorm.studies.sweep", "processes"]
-)
+_CONTEXT.set_forkserver_preload([
+    "slotnorm.training.loop", "slotnorm.training.pictures", "slotnorm.studies.sweep", "processes",
+    # what every process would import for itself: faults are functions of test modules, and a training draws pictures
+    "pytest", "numpy.ma", "numpy.ctypeslib", "PIL.BmpImagePlugin", "PIL.GifImagePlugin", "PIL.JpegImagePlugin",
+    "PIL.PngImagePlugin", "PIL.PpmImagePlugin", "torch.utils._device",
+])  # fmt: skip
 
 _STARTED: list[ForkServerProcess] = []
 
@@ -72,6 +76,15 @@ class Command:
             assert time.monotonic() < deadline, f"not within {seconds} s: {self.said}"
             time.sleep(0.005)
 
+    def until_it_writes(self, run: Path) -> None:
+        """Wait until it holds a run's lock, or has ended: it may be done in a moment."""
+        own = f"process {self.pid} on "
+        while self.process.is_alive():
+            with contextlib.suppress(OSError):
+                if (run / ".lock").read_text().startswith(own):
+                    return
+            time.sleep(0.005)
+
     def until_saved(self, run: Path, step: int = 1) -> None:
         """Wait for a checkpoint of a run at `step` or later: the first ones are removed while others are made."""
         folder = run / "checkpoints"
@@ -86,6 +99,21 @@ def train(experiment: Experiment, into: Path, data: Path, **how: Any) -> Command
     log = how.pop("log", into.parent / f"log-{time.monotonic_ns()}.txt")
     fault, *arguments = how.pop("fault", (None,))
     return Command(["train", *words], log, how.get("environment"), fault, *arguments)
+
+
+class JobProcess:
+    """Stands for the process of a local launcher's job: the same command in a process that needs no imports."""
+
+    def __init__(self, command: tuple[str, ...], **how: Any) -> None:
+        log = Path(os.readlink(f"/proc/self/fd/{how['stdout'].fileno()}"))
+        assert command[:3] == (sys.executable, "-m", "slotnorm")
+        self.command = Command(list(command[3:]), log, {"OMP_NUM_THREADS": how["env"]["OMP_NUM_THREADS"]})
+
+    def poll(self) -> int | None:
+        return self.command.process.exitcode
+
+    def send_signal(self, number: signal.Signals) -> None:
+        self.command.send(number)
 
 
 def run_command(folder: Path, *arguments: str) -> tuple[int, str]:

@@ -90,6 +90,11 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
         ("train toy -n batch_norm", "slotnorm train toy has no option -n; slotnorm train toy --help lists them"),
         ("train toy \u2014norm batch_norm", "slotnorm train toy has no option \u2014norm; did you mean '--norm'?"),
         ("train toy \u2013\u2013lr 1", "slotnorm train toy has no option \u2013\u2013lr; did you mean '--lr'?"),
+        (
+            "theory --seed 99999999999999999999999",
+            "seed is 99999999999999999999999, but must be at most 9,223,",
+        ),
+        ("theory --seed -1", "seed is -1, but must not be negative"),
         ("train toy --seed 9223372036854775808", "seed is 9223372036854775808, but must be at most 9,223,372,036,854,"),
         ("train toy --slots 99999999999", "slots is 99999999999, but must be at most 1,000,000,000"),
         ("train toy --steps 9" + 400 * "0", "00, but must be at most 1,000,000,000"),
@@ -146,15 +151,26 @@ def test_a_backbone_that_almost_has_a_bundled_name_is_refused_with_that_name(
 
 
 @pytest.mark.parametrize(
-    "error",
+    ("error", "asked"),
     [
-        MemoryError("Unable to allocate 35.8 GiB for an array with shape (2, 100000000, 48) and data type float32"),
-        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes. Error"),
-        type("OutOfMemoryError", (RuntimeError,), {})("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has"),
+        (
+            MemoryError("Unable to allocate 572. GiB for an array of shape (2, 9)"),
+            "572. GiB for an array of shape (2, 9)",
+        ),
+        (
+            RuntimeError(
+                "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes. Error"
+            ),
+            "you tried to allocate 9 bytes",
+        ),
+        (
+            type("OutOfMemoryError", (RuntimeError,), {})("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has"),
+            "CUDA out of memory",
+        ),
     ],
 )
 def test_too_little_memory_is_one_sentence_and_another_error_is_not(
-    error: Exception, capsys: pytest.CaptureFixture[str]
+    error: Exception, asked: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def grow() -> None:
         raise error
@@ -166,8 +182,8 @@ def test_too_little_memory_is_one_sentence_and_another_error_is_not(
         dispatch.run({"grow": grow}, ["grow"])
     assert ended.value.code == 2
     said = capsys.readouterr().err
-    assert re.fullmatch(r"slotnorm: there is not enough memory \(.+\); ask for fewer slots, or a smaller batch\n", said)
-    assert "GPU 0" not in said
+    assert said.startswith("slotnorm: there is not enough memory (")
+    assert said.endswith(f"{asked}); ask for fewer slots, or a smaller batch\n")
     with pytest.raises(RuntimeError, match="an error of ours"):
         dispatch.run({"stumble": stumble}, ["stumble"])
 

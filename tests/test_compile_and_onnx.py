@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 import pytest
 import torch
 from torch.export import Dim
@@ -88,7 +87,13 @@ SMALL_MODELS = {
 }
 
 
-@pytest.mark.parametrize("kind", SMALL_MODELS)
+# what only graphs tell apart: the decoder with an own backward, and matching, which leaves the graph
+QUICK_KINDS = ("dense", "properties")
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[] if kind in QUICK_KINDS else pytest.mark.slow) for kind in SMALL_MODELS]
+)
 def test_the_whole_training_step_of_a_model_is_one_graph_with_the_same_numbers(kind: str, tmp_path: Path) -> None:
     experiment = tiny.experiment(model=SMALL_MODELS[kind])
     model, scenes = build(experiment), tiny.build_scenes(tmp_path, 4)
@@ -129,7 +134,14 @@ def test_an_exported_program_takes_any_batch_tokens_and_slots(name, wrapper):
             torch.testing.assert_close(ours, expected, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("name", ONE_QUICK)
+def open_session(path: Path):
+    import onnxruntime  # a second that only these tests need
+
+    return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+
+
+@pytest.mark.slow  # a whole model, below, has the layer in it
+@pytest.mark.parametrize("name", NAMES)
 def test_onnxruntime_gives_the_same_slots_and_attention(name, tmp_path):
     module = FromNoise(make_layer(name).float()).eval()
     example = tuple(tensor.float() for tensor in draw(2, 7, 3, 12))
@@ -138,7 +150,7 @@ def test_onnxruntime_gives_the_same_slots_and_attention(name, tmp_path):
         module, example, path, input_names=["tokens", "noise"], output_names=["slots", "attention"],
         dynamic_shapes=FREE, dynamo=True, verbose=False,
     )  # fmt: skip
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    session = open_session(path)
     for batch, tokens, slots in SIZES:
         inputs, noise = (tensor.float() for tensor in draw(batch, tokens, slots, 12))
         results = session.run(None, {"tokens": inputs.numpy(), "noise": noise.numpy()})
@@ -169,16 +181,19 @@ def model_inputs(model: SlotModel, batch: int) -> torch.Tensor:
 
 @pytest.mark.parametrize(
     ("norm", "config", "iterations"),
-    [("batch_norm", tiny.IMAGES, 2), ("weighted_sum", BROADCAST, 1), ("layer_norm", tiny.FEATURES, 1),
-     ("weighted_mean", tiny.PROPERTIES, None)],
-    ids=["dense", "broadcast", "features", "properties"],
-)  # fmt: skip
+    [
+        pytest.param("batch_norm", tiny.IMAGES, 2, id="dense", marks=pytest.mark.slow),
+        pytest.param("weighted_sum", BROADCAST, 1, id="broadcast"),
+        pytest.param("layer_norm", tiny.FEATURES, 1, id="features", marks=pytest.mark.slow),
+        pytest.param("weighted_mean", tiny.PROPERTIES, None, id="properties", marks=pytest.mark.slow),
+    ],
+)
 def test_onnxruntime_runs_a_whole_model_with_any_batch_and_number_of_slots(norm, config, iterations, tmp_path):
     model = make_model(norm, config).train(iterations is None)
     path = export_onnx(model, tmp_path / "model.onnx", iterations)
     assert model.training == (iterations is None)
     assert sorted(tmp_path.iterdir()) == [path], "one file, with the weights in it"
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    session = open_session(path)
     assert [given.name for given in session.get_inputs()] == [model.input, "noise"]
     names = [made.name for made in session.get_outputs()]
     for batch, slots in ((1, 1), (3, 4), (2, 12), (5, 3)):

@@ -204,6 +204,14 @@ def test_a_sweep_has_a_run_for_every_normalization_and_seed() -> None:
     assert len(default.trainings) == 6
 
 
+def test_help_without_an_experiment_has_the_defaults_that_are_those_of_every_experiment(capsys) -> None:
+    verbs.main(["train", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "NAME-NORM-SEED (default: runs)" in said
+    assert "cuda or mps (default: auto)" in said
+    assert "--slots INT K in training --max-objects" in said  # of each experiment its own
+
+
 def test_help_lists_and_configuration_do_not_import_torch() -> None:
     script = """
 import sys

@@ -296,11 +296,14 @@ def test_an_interrupted_computation_continues_to_the_same_bytes(small_set, weigh
     assert resumed.fingerprint == whole.fingerprint
 
 
+# every job imports what its network needs, and timm is slow to import
+@pytest.mark.usefixtures("quick_jobs")
+@pytest.mark.parametrize("network", ["bundled", pytest.param("timm", marks=pytest.mark.slow)])
 def test_shards_on_a_launcher_make_the_bytes_of_one_process_and_a_damaged_one_is_named(
-    small_set, weights, tmp_path, capsys
+    small_set, weights, tmp_path, capsys, network
 ):
-    words = ["data", "features", "--from", str(small_set.directory), "--backbone", VIT, "--weights", str(weights)]
-    words += ["--batch-size", "2"]
+    backbone = ["toy-weighted_sum"] if network == "bundled" else [VIT, "--weights", str(weights)]
+    words = ["data", "features", "--from", str(small_set.directory), "--backbone", *backbone, "--batch-size", "2"]
     main([*words, "--out", str(tmp_path / "one")])
     sharded = [*words, "--out", str(tmp_path / "many"), "--shards", "2"]
     main([*sharded, "--shard", "1"])

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import tiny
+from slotnorm.cli.verbs import main
 from slotnorm.config import Experiment
 from slotnorm.errors import DamagedFile, UserError
 from slotnorm.report.reading import find_folders
@@ -80,6 +81,38 @@ def test_another_recipe_is_refused_by_the_field(run: Run, data: Path, changes: d
     with pytest.raises(UserError, match=sentence):
         train(tiny.experiment(**changes), run.path.parent, data=data)
     assert Run.open(run.path).experiment == run.experiment
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("--recipe.model.kernel 4", "kernel is 4; it must be odd"),
+        ("--recipe.model.strides 0", "strides are (0,); there must be at least one, each 1 or 2"),
+        ("--recipe.model.dim 20000000", "model.dim is 20000000, but must be at most"),
+        ("--recipe.initialization learned --validate-slots 9", "num_slots is 9, but this model has a learned start"),
+        ("--scenes.size 33", "scenes.size is 33, but the model takes pictures of 32 x 32"),
+    ],
+)
+def test_a_model_that_cannot_be_is_refused_before_scenes_are_made_and_claims_no_folder(
+    words: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("slotnorm.training.experiment_scenes.cached", None)
+    with pytest.raises(SystemExit) as ended:
+        main(["train", "toy", *words.split(), "--into", str(tmp_path / "runs")])
+    assert ended.value.code == 2
+    assert sentence in capsys.readouterr().err
+    assert not list(tmp_path.rglob("*.*"))
+
+
+def test_a_run_that_has_saved_nothing_may_be_deleted_and_its_refusal_says_so(
+    run: Run, data: Path, tmp_path: Path
+) -> None:
+    """It may have been started with what no machine can do, and then to give that value again is no way out."""
+    with pytest.raises(UserError, match=r"with --into$"):
+        train(tiny.experiment(batch_size=8), run.path.parent, data=data)
+    begun = shutil.copytree(run.path, tmp_path / "begun" / run.name, ignore=shutil.ignore_patterns("step-*"))
+    with pytest.raises(UserError, match=f"with --into, or delete {begun}, which has saved nothing yet$"):
+        train(tiny.experiment(batch_size=8), begun.parent, data=data)
 
 
 def test_steps_may_grow_and_a_cosine_says_so(run: Run, data: Path, caplog: pytest.LogCaptureFixture) -> None:

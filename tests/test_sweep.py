@@ -1,11 +1,9 @@
 import dataclasses
 import json
-import os
 import shutil
 import signal
-import subprocess
 import sys
-import types
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -36,28 +34,7 @@ def arguments(into: Path, data: Path, *more: str) -> list[str]:
     return ["sweep", *options.words(options.Training(tiny.experiment(), into=into, data=data), file), *more]
 
 
-class Direct:
-    """Stands for the process of a job: the same command in a process that needs no imports."""
-
-    def __init__(self, command: tuple[str, ...], **how: object) -> None:
-        log = Path(os.readlink(f"/proc/self/fd/{how['stdout'].fileno()}"))  # type: ignore[attr-defined]
-        assert command[:3] == (sys.executable, "-m", "slotnorm")
-        self.command = processes.Command(list(command[3:]), log, {"OMP_NUM_THREADS": how["env"]["OMP_NUM_THREADS"]})  # type: ignore[index]
-
-    def poll(self) -> int | None:
-        return self.command.process.exitcode
-
-    def send_signal(self, number: signal.Signals) -> None:
-        self.command.send(number)
-
-
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launchers, "subprocess", types.SimpleNamespace(Popen=Direct, DEVNULL=subprocess.DEVNULL))
-    monkeypatch.setattr(jobs, "_SECONDS_BETWEEN_LOOKS", 0.02)
-
-
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("quick_jobs")
 def test_a_sweep_trains_what_is_missing_and_a_second_one_skips_it(
     tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -75,7 +52,7 @@ def test_a_sweep_trains_what_is_missing_and_a_second_one_skips_it(
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("quick_jobs")
 def test_a_failed_run_is_counted_and_shown_and_the_others_go_on(
     tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -91,7 +68,7 @@ def test_a_failed_run_is_counted_and_shown_and_the_others_go_on(
     assert "toy-batch_norm-1: step 12 of 12" in said
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("quick_jobs")
 def test_a_run_that_another_process_trains_is_waited_for(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,6 +104,32 @@ def test_a_sweep_passes_a_signal_on_and_continues_when_called_again(tmp_path: Pa
         assert not (path / ".lock").exists()
 
 
+class Refusing(launchers.Launcher, registered=False):
+    """Takes no job."""
+
+    name = "refusing"
+
+    def submit(self, jobs: Sequence[launchers.Job]) -> list[str]:
+        assert all((job.folder / sweep.ASKED).is_file() for job in jobs)
+        raise UserError("no such partition")
+
+    def cancel(self, tickets: Sequence[str], number: signal.Signals = signal.SIGTERM) -> None:
+        assert not tickets
+
+
+def test_runs_whose_jobs_are_refused_leave_nothing_that_seems_to_wait(tmp_path: Path) -> None:
+    runs = [options.Training(tiny.experiment(seed=seed), into=tmp_path) for seed in (1, 2, 3)]
+    begun, others = runs[0].path, runs[1].path
+    for folder, file in ((begun, "experiment.json"), (others, "job.json")):
+        folder.mkdir()
+        (folder / file).write_text("{}")
+    with pytest.raises(UserError, match="no such partition"):
+        sweep.sweep(sweep.plan(runs), Refusing())
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([begun.name, others.name])
+    assert (begun / sweep.ASKED).is_file()
+    assert (others / sweep.ASKED).is_file()
+
+
 def test_no_jobs_at_once_is_refused() -> None:
     with pytest.raises(UserError, match="--jobs is 0"):
         Local(jobs=0)
@@ -141,7 +144,7 @@ def test_progress_is_read_from_the_metrics(tmp_path: Path, data: Path) -> None:
     assert [planned.state for planned in sweep.plan([task.training, longer])] == ["skipped", "waiting"]
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("quick_jobs")
 def test_a_run_that_cannot_be_written_fails_alone(tmp_path: Path, data: Path) -> None:
     (tmp_path / "toy-layer_norm-1").write_text("a file where the run's folder would be")
     trainings = [options.Training(tiny.experiment(norm), tmp_path, data) for norm in ("layer_norm", "batch_norm")]
@@ -152,7 +155,7 @@ def test_a_run_that_cannot_be_written_fails_alone(tmp_path: Path, data: Path) ->
     assert "cannot write" in tasks[0].reason
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("quick_jobs")
 def test_a_damaged_run_fails_alone_and_says_why(tmp_path: Path, data: Path) -> None:
     trainings = [options.Training(tiny.experiment(norm), tmp_path, data) for norm in ("layer_norm", "batch_norm")]
     train(trainings[0].experiment, tmp_path, data=data)
@@ -164,7 +167,7 @@ def test_a_damaged_run_fails_alone_and_says_why(tmp_path: Path, data: Path) -> N
 
 
 def test_one_bad_run_does_not_keep_the_others_from_training(
-    tmp_path: Path, data: Path, quick: None, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, data: Path, quick_jobs: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each of these stopped a sweep once: a folder in the place of a file, a line without a step, a forged document."""
     norms = ("weighted_mean", "layer_norm", "weighted_sum", "batch_norm")
@@ -208,7 +211,7 @@ class Doubled(Normalization):
 '''
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("quick_jobs")
 def test_plugins_reach_the_processes_of_a_sweep(tmp_path: Path, data: Path) -> None:
     """A process that did not get the plugin would refuse its normalization."""
     (tmp_path / "my norm.py").write_text(PLUGIN)

@@ -33,7 +33,7 @@ def test_starting_to_train_or_to_segment_loads_neither_a_compiler_nor_scipy():
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_an_outline_has_the_names_shapes_and_types_of_the_model(name):
     experiment = sn.experiment(name)
-    outlined, built = outline(experiment), build(experiment).state_dict()
+    outlined, built = outline(experiment).state_dict(), build(experiment).state_dict()
     assert all(tensor.is_meta for tensor in outlined.values())
     assert [(key, tensor.shape, tensor.dtype) for key, tensor in outlined.items()] == [
         (key, tensor.shape, tensor.dtype) for key, tensor in built.items()

@@ -21,13 +21,10 @@ _LARGEST_SEED = 2**63 - 1
 
 
 @dataclasses.dataclass(frozen=True)
-class ImageModel:
-    """Sizes of the image autoencoder; the defaults are the paper's tables."""
+class _PictureModel:
+    """Sizes that the models of pictures share: those of the encoder and of Slot Attention."""
 
-    kind: ClassVar[str] = "image_autoencoder"
     input: ClassVar[Literal["images", "features"]] = "images"
-    authors_adam: ClassVar[Literal["torch", "tensorflow"]] = "tensorflow"
-    """Whose form of Adam the authors train it with."""
 
     size: int = 128
     """Side of the image, in pixels."""
@@ -45,6 +42,21 @@ class ImageModel:
     """What the position embedding is a map of."""
     position_scale: float | None = None
     """Standard deviation of the position embedding at the start; None is Glorot's."""
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Of one scene's input, as `Scenes` hold it."""
+        return (self.size, self.size, 3)
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageModel(_PictureModel):
+    """Sizes of the image autoencoder; the defaults are the paper's tables."""
+
+    kind: ClassVar[str] = "image_autoencoder"
+    authors_adam: ClassVar[Literal["torch", "tensorflow"]] = "tensorflow"
+    """Whose form of Adam the authors train it with."""
+
     decoder: Literal["broadcast", "dense"] = "broadcast"
     """A slot spread over a small grid that grows by transposed convolutions, or linear maps to all pixels."""
     decoder_channels: int | None = None
@@ -57,11 +69,6 @@ class ImageModel:
     """Widths of the dense decoder."""
     recompute: bool = False
     """Whether training decodes twice to need less memory."""
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        """Of one scene's input, as `Scenes` hold it."""
-        return (self.size, self.size, 3)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,35 +100,15 @@ class FeatureModel:
 
 
 @dataclasses.dataclass(frozen=True)
-class SetModel:
+class SetModel(_PictureModel):
     """Sizes of the set predictor; the defaults are the protocol's."""
 
     kind: ClassVar[str] = "set_predictor"
-    input: ClassVar[Literal["images", "features"]] = "images"
     authors_adam: ClassVar[Literal["torch", "tensorflow"]] = "torch"
     """Whose form of Adam the authors train it with."""
 
-    size: int = 128
-    """Side of the image, in pixels."""
-    channels: int = 64
-    """Width of the convolutions."""
-    dim: int = 64
-    """Width of the slots."""
-    hidden: int = 128
-    """Width of Slot Attention's residual MLP."""
-    kernel: int = 5
-    """Side of the encoder's convolutions."""
     strides: tuple[int, ...] = (1, 2, 2, 1)
     """One convolution of the encoder each."""
-    positions: Literal["ramps", "fourier"] = "ramps"
-    """What the position embedding is a map of."""
-    position_scale: float | None = None
-    """Standard deviation of the position embedding at the start; None is Glorot's."""
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        """Of one scene's input, as `Scenes` hold it."""
-        return (self.size, self.size, 3)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -263,12 +250,7 @@ class Experiment:
             raise UserError(f"{given} cannot name an experiment: use letters, digits, '-', '_' and '.'")
         _require_name(self, "name", "dataset", "norm")
         _require_positive(self, "", "slots", "max_objects")
-        if not _is_whole(self.seed):
-            raise UserError(f"seed is {self.seed!r}, but must be a whole number")
-        if self.seed < 0:
-            raise UserError(f"seed is {self.seed}, but must not be negative")
-        if self.seed > _LARGEST_SEED:
-            raise UserError(f"seed is {self.seed}, but must be at most {_LARGEST_SEED:,}: rows hold no larger one")
+        require_seed(self.seed)
 
     @property
     def run_name(self) -> str:
@@ -304,6 +286,16 @@ def _require_positive(owner: Any, prefix: str, *names: str) -> None:
 
 def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def require_seed(seed: int) -> None:
+    """Refuse what is no seed of a run, of slot noise or of the theory's parameters."""
+    if not _is_whole(seed):
+        raise UserError(f"seed is {seed!r:.80}, but must be a whole number")
+    if seed < 0:
+        raise UserError(f"seed is {seed}, but must not be negative")
+    if seed > _LARGEST_SEED:
+        raise UserError(f"seed is {seed}, but must be at most {_LARGEST_SEED:,}: rows hold no larger one")
 
 
 def _require_name(owner: Any, *names: str) -> None:

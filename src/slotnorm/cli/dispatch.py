@@ -75,7 +75,7 @@ def run(verbs: Verbs, arguments: list[str]) -> None:
     except (MemoryError, RuntimeError) as error:
         if not _is_of_memory(error):
             raise
-        asked = re.split(r"\. |\n", str(error))[0].rstrip(".")
+        asked = re.split(r"(?<!\d)\. |\n", str(error))[0].rstrip(".")
         _fail(f"there is not enough memory ({asked}); ask for fewer slots, or a smaller batch", UserError.exit_code)
 
 

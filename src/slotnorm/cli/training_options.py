@@ -185,20 +185,23 @@ def _position_of_name(words: list[str], names: Sequence[str]) -> int | None:
 
 def _usage(prog: str, launcher: Launcher | None) -> str:
     """Help without an experiment: which there are, and what can be said of each."""
-    options = [_FILE, *_options(Training(experiments.study("toy").experiment))]
-    common = [option for option in options if option.group in ("", "experiment") or option.short]
-    if launcher is not None:
-        several = of_dataclass(_default_runs(experiments.study("toy").experiment))
-        common = [
-            *several,
-            *launcher_options(launcher),
-            *(option for option in common if option.key not in ("norm", "seed")),
-        ]
+    every = [_common(study.experiment, launcher) for study in experiments.studies().values()]
+    shared = [len({repr(option.default) for option in same}) == 1 for same in zip(*every, strict=True)]
     return "\n".join([
         f"usage: {prog} EXPERIMENT [OPTIONS]",
         f"       {prog} --experiment FILE [OPTIONS]", "",
         *experiments.listing().splitlines(), "",
         "options of every experiment:",
-        *(line for option in common for line in describe(option, default=False)),
+        *(line for option, same in zip(every[0], shared, strict=True) for line in describe(option, default=same)),
         *entry("--recipe. --scenes.", f"{prog} toy --help lists all that can be changed of toy, with its values"),
     ])  # fmt: skip
+
+
+def _common(experiment: Experiment, launcher: Launcher | None) -> list[Option]:
+    """The options that every experiment has, with this one's defaults; those of a sweep where there is a launcher."""
+    options = [_FILE, *_options(Training(experiment))]
+    common = [option for option in options if option.group in ("", "experiment") or option.short]
+    if launcher is None:
+        return common
+    single = [option for option in common if option.key not in ("norm", "seed")]
+    return [*of_dataclass(_default_runs(experiment)), *launcher_options(launcher), *single]

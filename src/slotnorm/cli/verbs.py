@@ -13,6 +13,7 @@ from slotnorm.cli.launching import device_here, launched, require_launcher
 from slotnorm.cli.signatures import POSITIONAL, Argument
 from slotnorm.cli.training_options import parse_sweep, parse_training
 from slotnorm.cli.values import read_numbers, read_slots
+from slotnorm.config import require_seed
 from slotnorm.studies.launchers import RETRIES, Launcher, Local
 
 if TYPE_CHECKING:
@@ -127,6 +128,7 @@ def theory(run: Path | None = None, seed: int = 0) -> None:
     from slotnorm.theory.layers import train_layer
     from slotnorm.theory.table import show
 
+    require_seed(seed)
     if run is None:
         layer, losses = train_layer(seed)
         trained = f"{len(losses)} steps on clustered tokens, loss {losses[0]:.2f} to {losses[-1]:.2f}"
@@ -288,7 +290,7 @@ def reproduce(
     """Everything for one figure or table of the paper: train what is missing, evaluate, report.
 
     Args:
-        name: an experiment, as `slotnorm experiments` lists them, or movi-d
+        name: an experiment, as `slotnorm experiments` lists them
         out: folder for runs/ and report/ (default: reproduce-NAME); the same command continues an interrupted one
         norms: normalizations (default: the experiment's)
         seeds: seeds (default: the experiment's)

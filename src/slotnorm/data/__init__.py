@@ -1,4 +1,8 @@
-"""Datasets: `load` a built set by name, or `Scenes.open` any folder; nothing here imports torch but `batches`."""
+"""Datasets: `load` a built set by name, or `Scenes.open` any folder; neither imports torch.
+
+In come published files, a user's pictures, or nothing but a seed; out go sets of scenes on disk, each with its manifest
+or not there, and batches of them in an order that the seed decides.
+"""
 
 import re
 from pathlib import Path

@@ -1,4 +1,8 @@
-"""The paper's three models, and `build`, which makes an experiment's. Nothing is imported before it is asked for."""
+"""The paper's three models, and `build`, which makes an experiment's. Nothing is imported before it is asked for.
+
+In come batches of images or features and a number of slots; out go decompositions: slots, attention, masks, and a
+reconstruction or predictions. Weights come from files and go to files together with their experiment.
+"""
 
 import importlib
 from typing import TYPE_CHECKING, Any

@@ -4,7 +4,6 @@ import dataclasses
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from slotnorm.config import Experiment, FeatureModel, ImageModel, SetModel
 from slotnorm.errors import UserError, nearest
@@ -38,11 +37,11 @@ def build(experiment: Experiment) -> SlotModel:
     return model
 
 
-def outline(experiment: Experiment) -> dict[str, Tensor]:
-    """The state dict that the experiment's model would have, with shapes and types but without memory for numbers."""
+def outline(experiment: Experiment) -> SlotModel:
+    """The model that the experiment would have, with shapes and types but without memory for numbers."""
     try:
         with torch.device("meta"):
-            return build(experiment).state_dict()
+            return build(experiment)
     except (RuntimeError, OverflowError) as error:  # more numbers than can be counted
         raise UserError(f"no machine holds a model of these sizes: {str(error)[:200]}") from error
 

@@ -125,16 +125,20 @@ def _card(packed: weights.Weights, hub_id: str) -> str:
 
 def listing() -> list[tuple[str, ...]]:
     """The bundled models as a table for people: what each was trained on and how, its scores, its licence."""
-    table: list[tuple[str, ...]] = [("name", "normalization", "trained on", "slots", "F-ARI at K", "MB", "licence")]
+    head = ("name", "normalization", "trained on", "slots", "F-ARI at K in validation", "MB", "licence")
+    table: list[tuple[str, ...]] = [head]
     for path in bundled_files():
         packed = weights.unpack(path)
         experiment, validation = packed.experiment, packed.facts.get("validation") or {}
         by_slots = {int(name.removeprefix("f_ari@")): value for name, value in validation.items() if "f_ari@" in name}
         scores = [f"{value:.3f} at {slots}" for slots, value in sorted(by_slots.items())]
         scenes = experiment.scenes
-        objects = f", {scenes.objects[0]} to {scenes.objects[1]} objects, {scenes.size}x{scenes.size}" if scenes else ""
+        trained_on = experiment.dataset
+        if scenes:
+            shapes = " and ".join(f"{shape}s" for shape in scenes.shapes or ("object",))
+            trained_on += f", {scenes.objects[0]} to {scenes.objects[1]} {shapes}, {scenes.size}x{scenes.size}"
         table.append((
-            path.stem, experiment.norm, f"{experiment.dataset}{objects}", str(experiment.slots),
+            path.stem, experiment.norm, trained_on, str(experiment.slots),
             ", ".join(scores) or "not known", f"{path.stat().st_size / 1e6:.1f}", "MIT",
         ))  # fmt: skip
     return table

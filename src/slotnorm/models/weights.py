@@ -166,7 +166,7 @@ def restore(weights: Weights, path: Path) -> SlotModel:
 
     Whether the file holds that model is known before the model takes any memory.
     """
-    require_fit(outline(weights.experiment), weights.tensors, path)
+    require_fit(outline(weights.experiment).state_dict(), weights.tensors, path)
     model = build(weights.experiment)
     model.load_state_dict(weights.tensors)
     rounded = weights.facts.get(_ROUNDED)

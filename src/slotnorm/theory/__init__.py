@@ -1,4 +1,8 @@
-"""The paper's theory made executable: mixtures on the sphere beside Slot Attention, and Propositions 1 and 2."""
+"""The paper's theory made executable: mixtures on the sphere beside Slot Attention, and Propositions 1 and 2.
+
+In come layers, random or trained, and points on the sphere; out go fitted mixtures, what update codes tell of a slot's
+mass, and the residual of every statement.
+"""
 
 from slotnorm.theory.em import (
     ExpectationStep,

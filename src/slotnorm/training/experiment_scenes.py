@@ -48,6 +48,7 @@ def training_scenes(
     """
     steps_times_batch = experiment.recipe.steps * experiment.recipe.batch_size
     if experiment.scenes is not None and directory is None:
+        _require_size(experiment.scenes, experiment)
         needed = num or min(experiment.scenes.num, steps_times_batch)
         return _checked(_generate(experiment.scenes, "train", experiment.scenes.objects, needed), experiment)
     if (features := _features_of(experiment.dataset, directory)) is not None:
@@ -187,6 +188,17 @@ def _has_validation(experiment: Experiment, directory: str | Path | None) -> boo
     if directory is None:
         return (set_folder(experiment.dataset, "val", experiment.recipe.protocol) / MANIFEST).exists()
     return not (Path(directory) / MANIFEST).exists() and (Path(directory) / "val" / MANIFEST).exists()
+
+
+def _require_size(scenes: GeneratedScenes, experiment: Experiment) -> None:
+    """Refuse scenes that are not as large as the model's pictures, before they are made."""
+    model = experiment.recipe.model
+    if model.input == "images" and model.input_shape[0] != scenes.size:
+        size = model.input_shape[0]
+        raise UserError(
+            f"scenes.size is {scenes.size}, but the model takes pictures of {size} x {size}: give --scenes.size {size} "
+            f"or --recipe.model.size {scenes.size}"
+        )
 
 
 def _checked(scenes: Scenes, experiment: Experiment) -> Scenes:

@@ -19,7 +19,7 @@ from slotnorm.errors import LostFolder, UserError
 from slotnorm.evaluation import label_free
 from slotnorm.evaluation.validation import decompose, validate, validated_slots
 from slotnorm.models import SlotModel
-from slotnorm.models.building import require_parts
+from slotnorm.models.building import outline
 from slotnorm.models.weights import Weights
 from slotnorm.runtime.devices import choose_device
 from slotnorm.runtime.progress import Progress
@@ -73,10 +73,10 @@ def train(
     """
     if not isinstance(experiment, Experiment):
         raise UserError(f"an experiment is needed, not {experiment!r}; slotnorm.experiment(NAME) makes one")
-    require_parts(experiment)
     for number in validate_slots or ():
         if number < 1:
             raise UserError(f"--validate-slots has {number}, but a model needs one slot or more")
+    outline(experiment).require_slots(validate_slots or ())  # before scenes are made and the folder is claimed
     if workers < 0:
         raise UserError(f"--workers is {workers}, but must not be negative; 0 reads batches when they are needed")
     listeners, chosen = make_observers(observers), choose_device(device)

@@ -192,34 +192,31 @@ def start(path: Path, experiment: Experiment, scenes: int, data: str, source: Pa
         sync_folder(path.parent)
         return run
     run = Run.open(path)
-    if run.source is not None and run.data != data:  # first: other pictures may well ask for another size
-        changed = f"for {source} has changed" if source == run.source else f"in {source}, not in {run.source}"
-        raise UserError(
-            f"{path} was started on {run.scenes} scenes of the data {run.data[:12]}, but now there are {scenes} of "
-            f"{data[:12]}, {changed}: give the same data, or train into another folder with --into"
-        )
-    for field, old, new in differences(
-        to_document(run.experiment, complete=True), to_document(experiment, complete=True)
-    ):
-        if field != "recipe.steps":
-            raise UserError(
-                f"{path} was started with {field} {old}, not {new}: a run keeps its experiment; "
-                "give that value, or train into another folder with --into"
-            )
-        if new < old:
-            raise UserError(
-                f"{path} was started with recipe.steps {old}, and {new} are fewer: steps may only grow; give {old} or "
-                "more, or train into another folder with --into"
-            )
-    if (run.scenes, run.data) != (scenes, data):
-        raise UserError(
-            f"{path} was started on {run.scenes} scenes of the data {run.data[:12]}, but now there are {scenes} of "
-            f"{data[:12]}: give the same data, or train into another folder with --into"
-        )
+    if refusal := _difference(run, experiment, scenes, data, source):
+        way_out = "or train into another folder with --into"
+        if not any(path.rglob("*.safetensors")) and not any(path.rglob("*.npz")):  # perhaps started with what cannot be
+            way_out = f"train into another folder with --into, or delete {path}, which has saved nothing yet"
+        raise UserError(f"{path} was started {refusal}, {way_out}")
     if (run.experiment, run.source) != (experiment, source):
         run = Run(path, experiment, scenes, data, source)
         run.write()
     return run
+
+
+def _difference(run: Run, experiment: Experiment, scenes: int, data: str, source: Path | None) -> str:
+    """What a run was started with that is not given now, and what to give; empty where it may go on."""
+    other_data = f"on {run.scenes} scenes of the data {run.data[:12]}, but now there are {scenes} of {data[:12]}"
+    if run.source is not None and run.data != data:  # first: other pictures may well ask for another size
+        changed = f"for {source} has changed" if source == run.source else f"in {source}, not in {run.source}"
+        return f"{other_data}, {changed}: give the same data"
+    for field, old, new in differences(
+        to_document(run.experiment, complete=True), to_document(experiment, complete=True)
+    ):
+        if field != "recipe.steps":
+            return f"with {field} {old}, not {new}: a run keeps its experiment; give that value"
+        if new < old:
+            return f"with recipe.steps {old}, and {new} are fewer: steps may only grow; give {old} or more"
+    return "" if (run.scenes, run.data) == (scenes, data) else f"{other_data}: give the same data"
 
 
 def find(paths: Iterable[str | Path]) -> list[Run]:
