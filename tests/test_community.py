@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from left_out import LEFT_OUT
+
 ROOT = Path(__file__).parents[1]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 BINARY = re.compile(r"\.(safetensors|npz|npy|png|jpg|tfrecords|svg|woff2?|min\.js)$|tfrecord-\d+-of-\d+$")
@@ -68,6 +70,13 @@ def test_every_bundled_thing_has_a_licence():
         assert any(Path(name).is_relative_to(place) for place in places), (
             f"docs/licences.md does not say whose {name} is"
         )
+
+
+def test_what_the_licences_leave_out_of_wheel_and_sdist_is_left_out():
+    page = (ROOT / "docs" / "licences.md").read_text(encoding="utf-8")
+    said = {line.split("|")[2].strip(" `") for line in page.splitlines() if "not in wheel or sdist" in line}
+    assert said
+    assert said <= set(LEFT_OUT)
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)

@@ -79,3 +79,5 @@ def test_the_reference_describes_public_names_and_verbs(site):
 def test_pages_can_be_searched(site):
     index = (site / "search" / "search_index.json").read_text(encoding="utf-8")
     assert "Proposition 1" in index
+    scripts = [address for address in Fetches(site / "index.html").addresses if address.endswith(".js")]
+    assert scripts[-1] == "site.js"  # what a search for `--slots auto` needs; tests/test_page_in_browser.py tries it

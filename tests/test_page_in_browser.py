@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from left_out import needs
 from made_up_page import NASTY, SLOTS, made_up_examples, made_up_report, renamed
 from slotnorm.experiments import MAIN
 from slotnorm.report.page.page import render
@@ -22,6 +23,7 @@ FLAGS = [
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--window-size=1280,1000",
 ]  # fmt: skip
 AXE = Path(__file__).parent / "axe-core" / "axe.min.js"
+DOCS = Path(__file__).parents[1] / "docs"
 LEFT, RIGHT, HOME, END, TAB, ESCAPE, DOWN = "\ue012", "\ue014", "\ue011", "\ue010", "\ue004", "\ue00c", "\ue015"
 ENTER = "\ue007"
 STILL = {"name": "prefers-reduced-motion", "value": "reduce"}
@@ -612,6 +614,7 @@ def test_everything_to_use_can_be_reached_with_the_tab_key(page):
     assert all(entry.endswith("true") for entry in reached if entry.startswith(seen))
 
 
+@needs("tests/axe-core")
 @pytest.mark.parametrize("features", [[STILL], [STILL, DARK]], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [420, 1280])
 def test_axe_finds_nothing_serious(driver, address, features, width):
@@ -641,3 +644,23 @@ def test_a_page_without_pictures_works(driver, folder):
     plotted(driver, PANEL)
     assert driver.get_log("browser") == []
     assert "There are no pictures here" in read(driver, ".explorer")
+
+
+@pytest.mark.parametrize(
+    ("typed", "asked"),
+    [
+        ("--slots auto", "+slots* +auto*"),
+        ('"--slots auto"', "+slots* +auto*"),
+        ("sweep toy --seeds 1 2", "+sweep* +toy* +seeds*"),
+        ("--max-objects", "+max* +objects*"),
+        ("batch norm", "batch norm"),
+        ("Mises-Fisher", "Mises-Fisher"),
+    ],
+)
+def test_a_search_of_the_documentation_may_begin_with_dashes(driver, typed, asked):
+    driver.get("about:blank")
+    script = "Worker.prototype.postMessage = (message) => { window.asked = message; };"
+    driver.execute_script(script + f"(() => {{ {(DOCS / 'site.js').read_text('utf-8')} }})();")
+    send = "Worker.prototype.postMessage.call(null, arguments[0]); return window.asked;"
+    assert driver.execute_script(send, {"type": 2, "data": typed}) == {"type": 2, "data": asked}
+    assert driver.execute_script(send, {"type": 0, "data": {"docs": []}}) == {"type": 0, "data": {"docs": []}}
