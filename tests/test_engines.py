@@ -264,6 +264,40 @@ def test_a_machine_without_slurm_is_one_sentence(tmp_path: Path, monkeypatch: py
         Slurm().check([tmp_path / "runs" / "toy"])
 
 
+def test_more_nodes_than_there_are_would_wait_forever_and_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slurm, "_submitit", lambda: None)
+    for program in ("sbatch", "srun", "squeue", "scancel", "sinfo"):
+        (tmp_path / program).write_text(
+            '#!/bin/sh\ncase "$*" in *partition=gone*) ;; *) echo "n1 localhost"; echo "n1 localhost";; esac\n'
+        )  # n1 is in two partitions
+        (tmp_path / program).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    folders = [tmp_path / "runs" / "toy"]
+    Slurm(nodes=1).check(folders)
+    with pytest.raises(UserError, match=r"^--nodes is 2, but SLURM has only 1; `sinfo` shows them$"):
+        Slurm(nodes=2).check(folders)
+    with pytest.raises(UserError, match="^--nodes is 3, but partition main has only 1;"):
+        Slurm(nodes=3, partition="main").check(folders)
+    Slurm(nodes=3, partition="gone").check(folders)  # the scheduler's own words say it, when it is given the jobs
+
+
+def test_whatever_keeps_ray_from_starting_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray raises a bare Exception when its own daemons take longer than it waits."""
+
+    def init(**_: object) -> None:
+        raise Exception("The current node timed\n out during startup.")
+
+    monkeypatch.setitem(sys.modules, "ray", types.SimpleNamespace(is_initialized=lambda: False, init=init))
+    for variable in ("RAY_USAGE_STATS_ENABLED", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):
+        monkeypatch.setenv(variable, "0")  # they are set for Ray, and put back after this test
+    with pytest.raises(UserError) as refused:
+        ray._connect(None)
+    sentence = "Ray cannot start here: The current node timed out during startup; the same command tries again"
+    assert str(refused.value) == sentence
+
+
 def test_slurm_is_asked_seldom_and_a_silent_controller_loses_no_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

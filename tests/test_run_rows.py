@@ -33,6 +33,7 @@ from slotnorm.storage.locks import Lock
 from slotnorm.storage.seals import read_sealed, write_sealed
 from slotnorm.storage.serialization import to_document
 from slotnorm.studies import run_evaluation, test_sets
+from slotnorm.studies.evaluation_jobs import plan_jobs
 from slotnorm.studies.run_evaluation import describe, plan_evaluations, read_judgement
 from slotnorm.training.experiment_scenes import evaluation_scenes
 from slotnorm.training.loop import train
@@ -508,6 +509,8 @@ def test_jobs_of_a_launcher_make_the_rows_of_one_process_also_by_ranges_of_scene
     lines = [f"{folder / f'shard-{number:04}-of-0003'}: {state}\n" for number, state in enumerate(states)]
     assert capsys.readouterr().out == "".join([*lines, "2 of 3 jobs to submit\n"])
     assert not list(folder.glob("shard-*"))
+    evaluations = plan_evaluations([run.path], "mine", slots=range(3, 7), scenes=NUM, data=data)
+    assert [task.progress for task in plan_jobs(evaluations, [], shards=3)] == [0, 1, 0], "the bar counts what is whole"
     main([*words, "--shards", "3", "--on", "local", "--jobs", "2"])
     assert Rows.load(run.path / "rows" / "mine.npz").equals(whole)
     assert not (run.path / "rows" / ".unfinished").exists()

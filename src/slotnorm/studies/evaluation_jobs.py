@@ -28,6 +28,7 @@ class EvaluationTask(Task):
         rows = evaluations[0].folder
         self.path = rows if shard is None else rows / ".unfinished" / str(shard)
         self.size = len(evaluations)
+        self._counted: dict[Path, tuple[int, bool]] = {}
 
     def prepare(self) -> Job:
         run = self.evaluations[0].run.path.absolute()
@@ -40,11 +41,21 @@ class EvaluationTask(Task):
 
     @property
     def progress(self) -> int:
-        return sum(evaluation.path.is_file() for evaluation in self.evaluations)
+        return sum(evaluation.path.is_file() or self._seems_scored(evaluation) for evaluation in self.evaluations)
 
     def conclude(self) -> None:
         if self.shard is not None:
             shutil.rmtree(self.path, ignore_errors=True)
+
+    def _seems_scored(self, evaluation: RunEvaluation) -> bool:
+        """The same as `_is_scored`, which reads what is kept, asked again only when there is more of it."""
+        if self.shard is None:
+            return False
+        folder = _share(evaluation, self.shard)[1]
+        count = len(list(folder.glob("*.npz")))
+        if count != self._counted.get(folder, (0, False))[0]:
+            self._counted[folder] = count, self._is_scored(evaluation)
+        return self._counted.get(folder, (0, False))[1]
 
     def _is_scored(self, evaluation: RunEvaluation) -> bool:
         return self.shard is not None and not evaluation.lacking(*_share(evaluation, self.shard))

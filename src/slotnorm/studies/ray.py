@@ -158,9 +158,10 @@ def _connect(address: str | None) -> Any:
             address=address or "local", namespace=_NAMESPACE, logging_level=logging.ERROR, log_to_driver=False,
             configure_logging=False, **more,
         )  # fmt: skip
-    except (ConnectionError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
+    except Exception as error:  # also of no kind of its own, as when it took too long on a busy machine
         what = "Ray cannot start here" if address is None else f"Ray cannot join --address {address}"
-        raise UserError(f"{what}: {' '.join(str(error).split())[:200]}") from None
+        reason = " ".join(str(error).split())[:200].rstrip(".")
+        raise UserError(f"{what}: {reason}; the same command tries again") from None
     return ray
 
 

@@ -89,11 +89,15 @@ class Slurm(Launcher):
                     f"--on slurm needs SLURM's commands, and {program} is not on this machine; give the command on a "
                     "machine from which jobs are submitted, or leave out --on"
                 )
-        require_shared(folder, _hosts())
+        hosts = _hosts(self.partition)
+        if hosts and self.nodes > len(hosts):  # SLURM would have it wait forever; of no partition it says so itself
+            where = "SLURM" if self.partition is None else f"partition {self.partition}"
+            raise UserError(f"--nodes is {self.nodes}, but {where} has only {len(hosts)}; `sinfo` shows them")
+        require_shared(folder, hosts.values())
 
     def submit(self, jobs: Sequence[Job]) -> list[str]:
         executor = self._executor(make_private(jobs_folder([job.folder for job in jobs])))
-        tickets = []
+        tickets: list[str] = []
         for start in range(0, len(jobs), _LONGEST_ARRAY):
             relays = make_relays(jobs[start : start + _LONGEST_ARRAY], max(self.gpus, 1), self.nodes)
             try:
@@ -236,9 +240,10 @@ def _words_of_slurm(message: str) -> str:
     return "; ".join(dict.fromkeys(filter(None, lines))) or "without a word"
 
 
-def _hosts() -> list[str]:
-    """The machines of the cluster."""
-    done = _run("sinfo", "--noheader", "--Node", "--format=%o")
+def _hosts(partition: str | None) -> dict[str, str]:
+    """The machine of each node of the cluster, or of a partition, by the node's name; none of one that is not there."""
+    place = [] if partition is None else [f"--partition={partition}"]
+    done = _run("sinfo", "--noheader", "--Node", "--format=%N %o", *place)
     if done.returncode:
         raise UserError(f"SLURM does not answer: {_words_of_slurm(done.stderr)}")
-    return done.stdout.split()
+    return dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
