@@ -223,6 +223,15 @@ def test_a_call_is_forgotten_with_its_results():
         gc.enable()
 
 
+@pytest.mark.parametrize("changed", ["start", "slots", "attention"])
+def test_what_is_changed_in_place_before_the_backward_is_noticed(changed):
+    inputs, start = draw(2, 9, 4, 12)
+    slots, attention = make_layer()(inputs.requires_grad_(), slots=start)
+    {"start": start, "slots": slots, "attention": attention}[changed].mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        (slots.sum() + attention.square().sum()).backward()
+
+
 def test_a_backward_pass_that_skips_the_tokens_leaves_nothing_behind():
     layer = make_layer()
     inputs, start = draw(2, 9, 4, 12)

@@ -54,21 +54,36 @@ def test_the_softmax_gradient_is_the_same_without_its_kernel(monkeypatch):
     torch.testing.assert_close(plain, expected)
 
 
+def gradients_of(attend, tokens, noise):
+    slots, attention = attend(tokens, noise=noise)
+    loss = slots.square().sum() + attention[:, 0].sum()
+    return torch.autograd.grad(loss, [tokens, *attend.parameters()])
+
+
 @pytest.mark.parametrize("name", ["_current_graph_task_id", "_are_functorch_transforms_active"])
 def test_without_these_names_the_layer_has_no_backward_of_its_own(monkeypatch, name):
-    attend, tokens, noise = SlotAttention(8), torch.randn(2, 5, 8, requires_grad=True), torch.randn(2, 3, 8)
-
-    def gradients():
-        slots, attention = attend(tokens, noise=noise)
-        loss = slots.square().sum() + attention[:, 0].sum()
-        return torch.autograd.grad(loss, [tokens, *attend.parameters()])
-
+    given = SlotAttention(8), torch.randn(2, 5, 8, requires_grad=True), torch.randn(2, 3, 8)
     assert iteration.own_backward_is_possible()
-    expected = gradients()
+    expected = gradients_of(*given)
     monkeypatch.delattr(torch._C, name)
     assert not iteration.own_backward_is_possible()
-    for plain, own in zip(gradients(), expected, strict=True):
+    for plain, own in zip(gradients_of(*given), expected, strict=True):
         torch.testing.assert_close(plain, own, rtol=1e-4, atol=1e-5)
+
+
+def test_beneath_automatic_differentiation_the_layer_has_the_same_bits(monkeypatch):
+    given = SlotAttention(8), torch.randn(2, 5, 8, requires_grad=True), torch.randn(2, 3, 8)
+    beneath = gradients_of(*given)
+    monkeypatch.delattr(torch._C, "_AutoDispatchBelowADInplaceOrView")
+    assert all(map(torch.equal, beneath, gradients_of(*given)))
+
+
+def test_what_is_to_be_differentiated_is_never_beneath_automatic_differentiation():
+    weight = torch.ones(2, requires_grad=True)
+    with torch_internals.beneath_autograd():
+        assert (weight * 2).requires_grad
+    with torch.no_grad(), torch_internals.beneath_autograd(), torch.enable_grad():
+        assert not (weight * 2).requires_grad
 
 
 def test_a_transform_of_torch_func_sees_plain_operations():

@@ -21,6 +21,7 @@ from torch.nn.functional import layer_norm, linear, relu
 
 from slotnorm.runtime.torch_internals import (
     backward_passes_have_numbers,
+    beneath_autograd,
     number_of_this_backward_pass,
     quick_apply,
     softmax_backward,
@@ -181,7 +182,7 @@ class _Share(torch.autograd.Function):
         for_updating = updating.collect() or [None] * len(updating.parameters)
         for_tokens = None
         if pairs is not None and ctx.needs_input_grad[1]:
-            with without_autocast(pairs[0][0]):
+            with without_autocast(pairs[0][0]), beneath_autograd():
                 for_tokens = _add_products(pairs)
         if gradient is not None:  # what operations on the tokens left, when a gradient is differentiated again
             for_tokens = gradient if for_tokens is None else for_tokens + gradient
@@ -224,7 +225,8 @@ class _Step(torch.autograd.Function):
     ) -> tuple[Tensor | None, ...]:  # fmt: skip
         ctx.set_materialize_grads(False)
         ctx.attending, ctx.updating = attending, updating
-        new, gathered, *ctx.remembered = _step(slots, updates, tokens, attending, updating)
+        with beneath_autograd():
+            new, gathered, *ctx.remembered = _step(slots, updates, tokens, attending, updating)
         # those that `remembered` has in rows, too: it is here that one that was changed in place is noticed
         ctx.save_for_backward(slots, updates, tokens, new, gathered[0])
         return new, *gathered
@@ -235,7 +237,7 @@ class _Step(torch.autograd.Function):
         remembered, ctx.remembered = ctx.remembered, None  # to be freed; a second backward does the step again
         for_slots = None if for_new is None else for_new.flatten(0, 1)
         for_updates = None
-        with without_autocast(slots):  # the loss may be differentiated inside of autocast
+        with without_autocast(slots), beneath_autograd():  # the loss may be differentiated inside of autocast
             if remembered is None or torch.is_grad_enabled():
                 _, (attention, _, _), *remembered = _step(slots, updates, tokens, ctx.attending, ctx.updating)
             of_update, of_attention = remembered
