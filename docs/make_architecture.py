@@ -26,7 +26,7 @@ WALKS = {
         ("data/generator.py", "scenes from the experiment's seed, made once and cached"),
         ("data/batches.py", "batches in an order that the seed decides"),
         ("models/image_autoencoder.py", "a batch becomes slots, masks and a reconstruction"),
-        ("evaluation/validation.py", "now and then the masks become scores"),
+        ("evaluation/validation.py", "now and then, between two steps, masks of other scenes become scores"),
         ("training/learner.py", "the loss becomes a step"),
         ("training/checkpoints.py", "the weights become a checkpoint of the run"),
         ("studies/sweep.py", "this, for all runs side by side"),
@@ -39,9 +39,10 @@ WALKS = {
     "slotnorm segment photo.png --run RUN": [
         ("data/image_files.py", "the file becomes pixels, upright and 8 bits deep"),
         ("data/resize.py", "scaled to the model's size, exactly as in training"),
-        ("models/weights.py", "the weights become a model"),
+        ("models/image_autoencoder.py", "the run's model, which was loaded before, makes slots and masks of it"),
         ("evaluation/label_maps.py", "masks become a label for every pixel of the photo"),
-        ("report/segmenter.py", "labels become files: label map, overlay, cut-outs, JSON"),
+        ("report/segmentation.py", "labels become colours, and an overlay over the photo"),
+        ("report/segmenter.py", "they become files: label map, overlay, cut-outs, JSON"),
         ("cli/verbs.py", "the command says where they are"),
     ],
 }

@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import types
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,9 @@ COUNTS = Path(__file__).parents[1] / "docs" / "reliability.json"
 # One thread per test process: two processes run side by side, and CPU bits depend on the number of threads.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
+# Compiled modules are kept, whatever the environment says: dozens of processes would compile the package anew.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it, and commands that tests start would inherit that
 
 
@@ -25,6 +29,21 @@ def quick_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     ours = types.SimpleNamespace(Popen=processes.JobProcess, DEVNULL=subprocess.DEVNULL)
     monkeypatch.setattr(launchers, "subprocess", ours)
     monkeypatch.setattr(jobs, "_SECONDS_BETWEEN_LOOKS", 0.02)
+
+
+@pytest.fixture(scope="module")
+def few_resamples() -> Iterator[None]:
+    """A fifth of the bootstrap's resamples, where a test asks what is made of them and not what they are."""
+    from slotnorm.report import resampling
+
+    caches = (resampling._scene_weights, resampling._run_draws)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(resampling, "RESAMPLES", resampling.RESAMPLES // 5)
+        for cache in caches:
+            cache.cache_clear()
+        yield
+    for cache in caches:
+        cache.cache_clear()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

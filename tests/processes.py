@@ -107,7 +107,7 @@ class JobProcess:
     def __init__(self, command: tuple[str, ...], **how: Any) -> None:
         log = Path(os.readlink(f"/proc/self/fd/{how['stdout'].fileno()}"))
         assert command[:3] == (sys.executable, "-m", "slotnorm")
-        self.command = Command(list(command[3:]), log, {"OMP_NUM_THREADS": how["env"]["OMP_NUM_THREADS"]})
+        self.command = Command(list(command[3:]), log, how["env"])
 
     def poll(self) -> int | None:
         return self.command.process.exitcode

@@ -35,6 +35,8 @@ from slotnorm.report.scores import summarize
 from slotnorm.report.sections import Section, divide
 from slotnorm.report.tables import to_csv, to_markdown
 
+pytestmark = pytest.mark.usefixtures("few_resamples")
+
 TRUE = [[0, 0, 1, 1], [0, 0, 2, 2]]
 
 

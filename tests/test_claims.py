@@ -39,6 +39,8 @@ from slotnorm.report.resampling import RESAMPLES, Estimate
 from slotnorm.report.scores import RunScores, summarize
 from slotnorm.report.sections import Section, divide
 
+pytestmark = pytest.mark.usefixtures("few_resamples")
+
 SLOTS = (3, 7, 9, 10, 11, 15, 24)
 OTHERS, PROPOSED = MAIN[:2], MAIN[2:]
 # which runs fail where: (study, norm) -> seeds

@@ -24,6 +24,8 @@ from slotnorm.report.sections import Section, divide
 from slotnorm.report.tables import to_markdown
 from slotnorm.storage.serialization import to_document
 
+pytestmark = pytest.mark.usefixtures("few_resamples")
+
 NORMS = ("weighted_mean", "batch_norm")
 SLOTS = (5, 11, 15)
 

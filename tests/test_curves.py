@@ -25,6 +25,8 @@ from slotnorm.report.drawing.curve_figures import draw
 from slotnorm.report.scores import RunScores, summarize
 from slotnorm.report.sections import Section, divide
 
+pytestmark = pytest.mark.usefixtures("few_resamples")
+
 SLOTS = (3, 7, 11, 21)
 
 

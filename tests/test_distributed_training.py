@@ -132,6 +132,7 @@ def test_a_batch_that_ranks_cannot_share_is_refused(tmp_path: Path, data: Path) 
     assert "a batch of 5 cannot be shared by 2 ranks; choose a multiple of 2" in ranks[0].said
 
 
+@pytest.mark.slow  # three processes that import everything; what torchrun tells them is told above too
 def test_torchrun_starts_a_training(tmp_path: Path, data: Path) -> None:
     training = options.Training(tiny.experiment("batch_norm"), into=tmp_path / "runs", data=data)
     write_experiment(tmp_path / "experiment.json", training.experiment)

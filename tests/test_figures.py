@@ -35,6 +35,8 @@ from slotnorm.report.scores import summarize
 from slotnorm.report.sections import divide
 from slotnorm.report.writing import write_report
 
+pytestmark = pytest.mark.usefixtures("few_resamples")
+
 SVG = "{http://www.w3.org/2000/svg}"
 
 

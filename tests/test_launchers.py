@@ -3,8 +3,6 @@
 import dataclasses
 import random
 import signal
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -447,7 +445,5 @@ def weights(run: Run) -> dict[str, Any]:
 def test_a_plugin_whose_option_is_taken_is_told_to_rename_it(tmp_path: Path) -> None:
     (tmp_path / "careless.py").write_text(PLUGIN.replace("label: str", "data: str"))
     words = ["sweep", "toy", "--on", "careless", "--plugin", str(tmp_path / "careless.py")]
-    done = subprocess.run([sys.executable, "-m", "slotnorm", *words], capture_output=True, text=True, check=False)
-    assert done.returncode == 2
     sentence = "launcher careless has the field data, but --data is an option of every sweep; rename the field"
-    assert done.stderr == f"slotnorm: {sentence}\n"
+    assert processes.run_command(tmp_path, *words) == (2, f"slotnorm: {sentence}\n")

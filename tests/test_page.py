@@ -30,6 +30,8 @@ from slotnorm.report.page.words import objects_in_words
 from slotnorm.report.pictures import illustrate
 from slotnorm.report.reading import RunCollection
 
+pytestmark = pytest.mark.usefixtures("few_resamples")
+
 
 @pytest.fixture(scope="module")
 def report():

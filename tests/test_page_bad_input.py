@@ -17,6 +17,8 @@ from slotnorm.report.reading import LeftOut, RunCollection
 from slotnorm.report.scores import summarize
 from slotnorm.report.sections import divide
 
+pytestmark = pytest.mark.usefixtures("few_resamples")
+
 
 def report_of(rows, examples=()):
     """A report of rows, with pictures where there are examples."""
@@ -133,6 +135,7 @@ def test_scenes_without_true_masks_have_no_f_ari():
     assert {panel["decimals"] for panel in parsed.data["panels"].values()} == {4}, "the squared error alone"
 
 
+@pytest.mark.slow
 def test_two_hundred_runs():
     seeds = range(1, 51)
     report = report_of(made_up("toy", seeds=seeds, slots=(5, 15), images=4))

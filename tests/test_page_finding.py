@@ -12,6 +12,8 @@ from slotnorm.report.page.words import counted, listed
 from slotnorm.report.resampling import Interval
 from slotnorm.report.scores import Spread
 
+pytestmark = pytest.mark.usefixtures("few_resamples")
+
 
 def changed(report, changes: dict[str, tuple[float, float, float]], metric: str = "f_ari", **facts):
     """The report with other changes of a metric: median and interval of each normalization, and no other."""

@@ -18,6 +18,8 @@ from slotnorm.storage import files
 from slotnorm.storage.seals import write_sealed
 from slotnorm.training.runs import Run
 
+pytestmark = pytest.mark.usefixtures("few_resamples")
+
 
 def files_of(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

@@ -32,6 +32,8 @@ from slotnorm.studies.run_evaluation import plan_evaluations
 from slotnorm.training.loop import train
 from slotnorm.training.runs import Run
 
+pytestmark = pytest.mark.usefixtures("few_resamples")
+
 SLOTS = (3, 4, 6, 12)
 
 

@@ -13,6 +13,8 @@ from parsed_page import Parsed
 from slotnorm.cli import verbs
 from slotnorm.evaluation.rows import Rows
 
+pytestmark = pytest.mark.usefixtures("few_resamples")
+
 NORMS = ("weighted_mean", "batch_norm")
 SLOTS = (3, 5, 10, 15)
 

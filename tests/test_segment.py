@@ -1,13 +1,17 @@
 """One picture in, masks out: any image, files that other programs read, and what happens to bad input."""
 
 import dataclasses
+import importlib
 import json
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+import slotnorm
 import tiny
 from slotnorm.cli.verbs import main
 from slotnorm.data.backbones import encoder_backbone
@@ -54,6 +58,26 @@ def read(path):
 
 def files_of(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_the_documented_walk_is_the_way_a_picture_takes(exported, photo, tmp_path, monkeypatch):
+    """The picture has left a station when its module returns for the last time."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "docs"))
+    walk = importlib.import_module("make_architecture").WALKS["slotnorm segment photo.png --run RUN"]
+    source, left = Path(slotnorm.__file__).parent, {}
+
+    def note(frame, event, argument):
+        if event == "return":
+            left.pop(frame.f_code.co_filename, None)
+            left[frame.f_code.co_filename] = None  # a dictionary keeps the order
+
+    sys.setprofile(note)
+    try:
+        main(["segment", str(photo), "--run", str(exported), "--out", str(tmp_path / "out")])
+    finally:
+        sys.setprofile(None)
+    stations = [str(source / module) for module, _ in walk]
+    assert [path for path in left if path in stations] == stations
 
 
 def test_labels_cover_the_input_and_agree_with_the_model(model, photo, tmp_path):

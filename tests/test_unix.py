@@ -36,17 +36,14 @@ def test_no_other_file_names_what_windows_lacks():
     assert naming == {"runtime/unix.py"}
 
 
-def test_everything_imports_without_what_windows_lacks():
+def test_everything_imports_and_layer_metrics_and_models_work_without_what_windows_lacks():
     modules = [
         ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__")
         for path in sorted(SOURCE.rglob("*.py"))
         if path.stem != "__main__"
     ]
-    run(f"import importlib\nfor name in {modules!r}:\n    importlib.import_module(name)")
-
-
-def test_the_layer_metrics_and_models_work_without_what_windows_lacks():
     said = run(
+        f"import importlib\nfor name in {modules!r}:\n    importlib.import_module(name)\n"
         "import slotnorm as sn\n"
         "from slotnorm.runtime import unix\n"
         "assert unix.fcntl is None and unix.KILL == unix.NEARLY_OVER == signal.SIGTERM\n"

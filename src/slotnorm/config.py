@@ -289,7 +289,7 @@ def _is_whole(value: object) -> bool:
 
 
 def require_seed(seed: int) -> None:
-    """Refuse what is no seed of a run, of slot noise or of the theory's parameters."""
+    """Refuse what is not a seed of a run, of slot noise or of the theory's parameters."""
     if not _is_whole(seed):
         raise UserError(f"seed is {seed!r:.80}, but must be a whole number")
     if seed < 0:

@@ -25,9 +25,9 @@ from slotnorm.data.scenes import Scenes
 from slotnorm.errors import DamagedFile, NonFinite, UserError
 from slotnorm.runtime.progress import Progress
 from slotnorm.storage import seals
-from slotnorm.storage.documents import LARGEST, check_document, require_between
 from slotnorm.storage.files import open_in_place, write_at
 from slotnorm.storage.locks import NAME, Lock
+from slotnorm.storage.schemas import LARGEST, check_document, require_between
 from slotnorm.storage.seals import canonical, write_sealed
 
 _SECONDS_BETWEEN_FLUSHES = 2.0  # what a killed process may lose; a flush for each small chunk would cost more than it

@@ -21,7 +21,7 @@ from slotnorm.data.resize import resize
 from slotnorm.data.scenes import BACKBONE, Column, Scenes
 from slotnorm.errors import DamagedFile, NonFinite, UserError
 from slotnorm.storage import files, seals
-from slotnorm.storage.documents import check_document
+from slotnorm.storage.schemas import check_document
 from slotnorm.storage.seals import canonical, digest, write_sealed
 
 _FORMAT = "slotnorm features on the fly 1"

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from slotnorm.errors import DamagedFile, UserError
 from slotnorm.storage import seals
-from slotnorm.storage.documents import LARGEST, check_document, require_between, require_counts
+from slotnorm.storage.schemas import LARGEST, check_document, require_between, require_counts
 from slotnorm.storage.seals import read_sealed
 from slotnorm.storage.serialization import newer
 

@@ -17,7 +17,7 @@ from slotnorm.evaluation.decomposer import Decomposer, evaluating
 from slotnorm.evaluation.label_maps import as_maps
 from slotnorm.models import SlotModel
 from slotnorm.storage import archives
-from slotnorm.storage.documents import check_document
+from slotnorm.storage.schemas import check_document
 
 LARGEST_SIDE = 96  # pixels of what is kept: pictures are for the eye, and 24 slots of a dozen scenes add up
 _FORMAT = 1

@@ -17,7 +17,7 @@ from slotnorm.evaluation.decomposer import Decomposer, evaluating
 from slotnorm.evaluation.label_maps import as_maps
 from slotnorm.metrics import labels_from_masks
 from slotnorm.models import SlotModel
-from slotnorm.storage.documents import LARGEST, require_between
+from slotnorm.storage.schemas import LARGEST, require_between
 
 RULE = 1  # of the statistics and thresholds below: raised when any of them changes
 SCENES = 128  # how many a run is judged on

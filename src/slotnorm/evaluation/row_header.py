@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from slotnorm.errors import DamagedFile
-from slotnorm.storage.documents import check_document, require_counts
+from slotnorm.storage.schemas import check_document, require_counts
 from slotnorm.storage.serialization import newer
 
 _WAY_OUT = "evaluate the run again"

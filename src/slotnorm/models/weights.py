@@ -14,8 +14,8 @@ from slotnorm.errors import DamagedFile, NonFinite, UserError
 from slotnorm.models.building import build, outline
 from slotnorm.models.parts import SlotModel
 from slotnorm.storage import files
-from slotnorm.storage.documents import LARGEST, check_document, require_between, require_hash
 from slotnorm.storage.fingerprints import fingerprint
+from slotnorm.storage.schemas import LARGEST, check_document, require_between, require_hash
 from slotnorm.storage.seals import open_description, seal_description
 from slotnorm.storage.serialization import to_document
 

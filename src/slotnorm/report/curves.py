@@ -176,28 +176,30 @@ def figures(section: Section, without_failed: Section | None = None) -> list[Fig
     objects = f" on at most {section.train_objects} objects" if section.train_objects > 0 else ""
     trained = f"Models trained{objects} with {section.train_slots} slots."
     against = "slots and objects" if section.object_counts() else "slots"
-    drawn, made = metrics_by_figure(section), []
+    drawn, figures = metrics_by_figure(section), []
     if segmented := drawn.pop("segmentation", []):
         rows = [metric_row(shown, metric) for metric in segmented]
-        made.append(figure("segmentation", f"Segmentation against {against}. {trained}", rows))
+        figures.append(figure("segmentation", f"Segmentation against {against}. {trained}", rows))
         if _has_attention(section):
             rows = [metric_row(shown, metric, "attention") for metric in segmented]
-            made.append(figure("attention", f"The same from attention instead of decoder masks. {trained}", rows))
+            figures.append(figure("attention", f"The same from attention instead of decoder masks. {trained}", rows))
     if reconstructed := drawn.pop("reconstruction", []):
         rows = [metric_row(shown, metric) for metric in reconstructed]
-        made.append(figure("reconstruction", f"Reconstruction loss against {against}. {trained}", rows))
+        figures.append(figure("reconstruction", f"Reconstruction loss against {against}. {trained}", rows))
     if precisions := drawn.pop("precision", []):
         for dataset in section.sets:
             panels = [metric_panel(shown, metric, (dataset,)) for metric in precisions]
             rows = [panels[:3], panels[3:]]
-            made.append(figure(f"precision {dataset}", f"Mean average precision at five distances. {trained}", rows))
+            figures.append(figure(f"precision {dataset}", f"Mean average precision at five distances. {trained}", rows))
     for kind, metrics in drawn.items():
         labels = ", ".join(measure(metric).label for metric in metrics)
         rows = [metric_row(shown, metric) for metric in metrics]
-        made.append(figure(kind, f"{labels} against {against}. {trained}", rows))
-    made += [figure(*content) for make in _section_figures.values() if (content := _content(make, shown)) is not None]
-    _require_own_names([figure.name.removeprefix(f"{name} ") for figure in made])
-    return [figure for figure in made if figure.rows]
+        figures.append(figure(kind, f"{labels} against {against}. {trained}", rows))
+    figures += [
+        figure(*content) for make in _section_figures.values() if (content := _content(make, shown)) is not None
+    ]
+    _require_own_names([figure.name.removeprefix(f"{name} ") for figure in figures])
+    return [figure for figure in figures if figure.rows]
 
 
 def _content(make: SectionFigure, section: Section) -> tuple[str, str, Sequence[Sequence[Panel]]] | None:

@@ -15,7 +15,7 @@ from slotnorm.metrics import all_metrics
 from slotnorm.report.scores import RowsTwice, RunScores, summarize
 from slotnorm.report.sections import Section, divide
 from slotnorm.storage.aside import Aside
-from slotnorm.storage.documents import check_document
+from slotnorm.storage.schemas import check_document
 from slotnorm.storage.seals import RECORD, read_json, read_sealed
 from slotnorm.storage.serialization import from_document, newer, to_document
 from slotnorm.training.runs import Run, folders_below, is_run

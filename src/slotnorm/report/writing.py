@@ -38,8 +38,8 @@ from slotnorm.report.scores import RunScores
 from slotnorm.runtime.devices import choose_device
 from slotnorm.runtime.progress import Progress
 from slotnorm.storage import files
-from slotnorm.storage.documents import read_document, require_hash
 from slotnorm.storage.files import make_subfolder
+from slotnorm.storage.schemas import read_document, require_hash
 from slotnorm.storage.seals import write_sealed
 
 _log = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from slotnorm.runtime.plugins import loaded_plugins
 from slotnorm.runtime.progress import Progress
 from slotnorm.runtime.ranks import RankLost
 from slotnorm.runtime.signals import Stop
-from slotnorm.storage.documents import read_document
+from slotnorm.storage.schemas import read_document
 from slotnorm.storage.seals import write_sealed
 from slotnorm.storage.serialization import to_document
 from slotnorm.studies.launchers import LOG, RETRIES, Job, Launcher, State

@@ -22,7 +22,7 @@ from slotnorm import __version__
 from slotnorm.errors import UserError
 from slotnorm.runtime import unix
 from slotnorm.storage import files
-from slotnorm.storage.documents import read_document
+from slotnorm.storage.schemas import read_document
 from slotnorm.storage.seals import write_sealed
 from slotnorm.storage.serialization import to_document
 from slotnorm.studies.launchers import Job, State

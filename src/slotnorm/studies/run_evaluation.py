@@ -26,9 +26,9 @@ from slotnorm.experiments import EvaluationSet
 from slotnorm.metrics import all_metrics
 from slotnorm.runtime.devices import choose_device
 from slotnorm.runtime.progress import Progress
-from slotnorm.storage.documents import read_document
 from slotnorm.storage.files import make_subfolder
 from slotnorm.storage.locks import Lock
+from slotnorm.storage.schemas import read_document
 from slotnorm.storage.seals import write_sealed
 from slotnorm.studies.test_sets import find_tests, open_scenes, slots_of, study_of
 from slotnorm.training.runs import Run, find

@@ -7,7 +7,7 @@ from pathlib import Path
 from slotnorm.config import Experiment
 from slotnorm.errors import UserError
 from slotnorm.storage import files
-from slotnorm.storage.documents import LARGEST, check_document, require_between, require_hash
+from slotnorm.storage.schemas import LARGEST, check_document, require_between, require_hash
 from slotnorm.storage.seals import RECORD, read_json, read_sealed
 from slotnorm.storage.serialization import from_document, newer, to_document
 

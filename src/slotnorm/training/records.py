@@ -4,7 +4,7 @@ import dataclasses
 from pathlib import Path
 
 from slotnorm.errors import UserError
-from slotnorm.storage.documents import LARGEST, read_document, require_between, require_hash
+from slotnorm.storage.schemas import LARGEST, read_document, require_between, require_hash
 from slotnorm.storage.seals import write_sealed
 from slotnorm.storage.serialization import to_document
 

@@ -1,4 +1,4 @@
-"""Documents that are sealed and say what they should: the one way a sealed file's content is checked.
+"""What sealed files must say: a dataclass is the schema of its file, and this the one way its content is checked.
 
 A seal tells that nothing was altered by chance; whoever wants to can make one. So each kind of document is a frozen
 dataclass: its annotations say the fields and their types, its `__post_init__` their ranges. What lacks a field, has
