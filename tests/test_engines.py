@@ -223,6 +223,7 @@ def test_a_job_of_another_version_is_one_sentence(
         (["--on", "slurm", "--partition", "a\nb"], r"--partition is 'a\nb', but must be a name; `sinfo` shows those"),
         (["--on", "slurm", "--sbatch", "mem 3"], "--sbatch mem 3 is not one of sbatch's options; give"),
         (["--on", "slurm", "--sbatch", "mem=3\r4"], "--sbatch mem=3"),
+        (["--on", "slurm", "--sbatch", "Exclude=a,b"], "--sbatch Exclude=a,b is not one of sbatch's options; give"),
         (["--on", "ray", "--gpus", "1.5"], "--gpus is 1.5, but must be a part of one GPU, as 0.5, or a whole number"),
     ],
 )

@@ -60,10 +60,13 @@ def read_words(kind: Any, words: Sequence[str], name: str) -> Any:
 
 
 def _read_several(kind: Any, word: str, name: str) -> Sequence[Any]:
-    """One word of a list: numbers and names may also be joined by commas, and numbers be a range."""
+    """One word of a list: numbers and names may also be joined by commas, and numbers be a range.
+
+    What follows a `=` is another program's, commas and all, as in `--sbatch exclude=n1,n2`.
+    """
     if kind is int and re.search("[,:]", word):
         return read_numbers(word, name)
-    words = word.split(",") if kind is str else [word]
+    words = word.split(",") if kind is str and "=" not in word else [word]
     return [_read_word(kind, part, name) for part in words]
 
 
