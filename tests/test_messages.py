@@ -8,7 +8,7 @@ import pytest
 
 import slotnorm
 import tiny
-from slotnorm.cli import verbs
+from slotnorm.cli import messages, verbs
 from slotnorm.training.experiment_file import write_experiment
 from slotnorm.training.loop import train
 
@@ -58,6 +58,15 @@ def test_the_command_line_shows_them_on_stderr_as_plain_sentences(
     assert f"resuming {tmp_path / 'toy-weighted_sum-1'} at step 4 of 6" in lines
     assert [line for line in lines if line.startswith("toy-weighted_sum-1 6/6")]
     assert (logging.getLogger("slotnorm").level, logging.getLogger("slotnorm").handlers) == before
+
+
+def test_matplotlibs_advice_on_its_own_cache_is_not_shown(caplog: pytest.LogCaptureFixture) -> None:
+    plots = logging.getLogger("matplotlib")
+    with messages.shown():
+        plots.warning("Matplotlib created a temporary cache directory")
+    assert caplog.messages == []
+    plots.warning("afterwards")
+    assert caplog.messages == ["afterwards"]
 
 
 def test_no_room_but_the_command_line_prints_to_stderr() -> None:

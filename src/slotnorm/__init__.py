@@ -27,7 +27,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if sys.version_info < (3, 11):  # noqa: UP036 - from a checkout; pip refuses by itself
-    raise ImportError(f"slotnorm needs Python 3.11 or newer, this is {sys.version.split()[0]}")
+    raise ImportError(f"slotnorm needs Python 3.11 or newer, this is {sys.version.split()[0]}: python3.11 -m venv")
 
 if TYPE_CHECKING:
     from slotnorm import data as data

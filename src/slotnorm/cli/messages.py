@@ -24,11 +24,14 @@ class _Stderr(logging.Handler):
 def shown() -> Iterator[None]:
     """Show notes and warnings of the library; afterwards its logger is as it was."""
     logger, handler = logging.getLogger("slotnorm"), _Stderr()
-    level = logger.level
+    plots = logging.getLogger("matplotlib")  # in a home that is read-only it advises at length, and helps itself
+    levels = {logger: logger.level, plots: plots.level}
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
+    plots.setLevel(logging.ERROR)
     try:
         yield
     finally:
-        logger.setLevel(level)
+        for changed, level in levels.items():
+            changed.setLevel(level)
         logger.removeHandler(handler)
