@@ -73,9 +73,12 @@ def short_name(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
 
+LONG = ("slotnorm demo", "slotnorm theory")  # the tests of these verbs run them on less
+
+
 def of_page(page: Path, value: object, name: str) -> ParameterSet:
-    """A value that a page holds; those of the site's pages are tried with the site."""
-    return pytest.param(value, marks=[] if page.parent == ROOT else pytest.mark.docs, id=name)
+    """A value that a page holds; those of the site's pages, and commands that are long, are tried with the site."""
+    return pytest.param(value, marks=[] if page.parent == ROOT and value not in LONG else pytest.mark.docs, id=name)
 
 
 @pytest.mark.parametrize("page", [of_page(page, page, short_name(page)) for page in PAGES if blocks(page, "python")])
