@@ -123,12 +123,16 @@ def test_normalizations_are_compared_on_the_same_scenes() -> None:
 
 
 def test_one_run_is_over_scenes_only_and_three_are_rough() -> None:
-    for seeds, over, said in (((1,), "scenes", "1 (over scenes only)"), ((1, 2, 3), "scenes and runs", "3 (rough)")):
-        measured = effects([section_of(made_up(norms=("batch_norm",), seeds=seeds, slots=SLOTS, images=8))])
+    norms = ("weighted_mean", "batch_norm")
+    for seeds, over, said in (((1,), "scenes", "scenes only"), ((1, 2, 3), "scenes and runs", "rough")):
+        measured = effects([section_of(made_up(norms=norms, seeds=seeds, slots=SLOTS, images=8))])
         change = of(measured).change("batch_norm")
         assert change is not None
         assert (change.over, change.rough) == (over, True)
-        assert said in to_markdown(measured)
+        for words in (f"| Batch Norm | {len(seeds)} ({said}) |", f"| Batch Norm − Baseline ({said}) |"):
+            assert words in to_markdown(measured)
+        (*_, differences) = forests(measured)
+        assert [row.label for row in differences.groups[0].rows] == [f"Batch Norm − Baseline ({said})"]
     five = of(effects([section_of(made_up(norms=("batch_norm",), seeds=range(5), slots=SLOTS, images=8))]))
     assert not five.changes[0].rough
 
@@ -211,7 +215,7 @@ def test_the_forest_plot_has_a_row_for_each_and_is_drawn_alike_twice(measured: t
     drawn = forests(measured)
     assert [forest.name for forest in drawn] == ["effect", "effect with more objects", "effect differences"]
     assert drawn[0].groups[0].rows[0].label == "Baseline (3 runs, rough)"
-    assert [row.label for row in drawn[0].groups[0].rows][-1] == "Proposed − others"
+    assert [row.label for row in drawn[0].groups[0].rows][-1] == "Proposed − others (rough)"
     assert len(drawn[2].groups[0].rows) == 5
     assert len(drawn[0].groups[0].rows[0].marks["f_ari"].dots) == 3
     assert draw_forest(drawn[0]) == draw_forest(drawn[0])

@@ -302,7 +302,7 @@ def test_a_damaged_last_checkpoint_is_finished_for_nobody(
     reason = f"{path} is not what was written: its SHA-256 differs"
     assert str(run.standing()) == f"damaged ({reason}), whole at step 8 of 12"
     assert [task.state for task in sweep.plan([training])] == ["waiting"]
-    with pytest.raises(UserError, match="none of the 1 runs is finished"):
+    with pytest.raises(UserError, match="the only run is not finished"):
         plan_evaluations([run.path], **evaluate)
     assert f"{run.path} is damaged ({path} is not what" in caplog.text
     assert "and left out; `slotnorm train" in caplog.text

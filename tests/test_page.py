@@ -346,6 +346,8 @@ def test_the_effect_of_every_study_is_drawn_where_its_numbers_are(report, page):
         assert np.polyval(slope, change.median) == pytest.approx(median, abs=0.1)
         assert low <= median <= high
     assert "How these numbers are made" in page.inside["summary"]
+    beside = [text for text in page.inside["td"] if text.endswith(" (rough)")]
+    assert {"3 (rough)", " (rough)"} <= set(beside), "of three runs the differences are rough as well"
 
 
 @pytest.mark.parametrize(

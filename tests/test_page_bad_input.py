@@ -41,7 +41,8 @@ def test_one_run():
     parsed = whole(report_of(rows, [made_up_examples("batch_norm", scenes=1)]))
     assert "toy has Batch Norm alone: there is nothing to compare it with." in parsed.text
     assert "With 15 slots instead of 5, batch norm gains 0.12 F-ARI." in parsed.text
-    assert "From one run of each normalization" in parsed.text
+    assert "From one run of batch norm on scenes" in parsed.text
+    assert "The study toy has a single run: what another seed would give is not known." in parsed.text
     assert parsed.data["studies"][0]["norms"] == ["batch_norm"]
     assert not any("runs" in curve for panel in parsed.data["panels"].values() for curve in panel["all"]["curves"])
 

@@ -110,6 +110,12 @@ def test_it_says_what_it_rests_on(report):
     )
 
 
+def test_an_interval_shows_on_which_side_of_zero_it_lies(report):
+    some = changed(report, {"weighted_mean": (-0.04, -0.063, -0.003), "batch_norm": (-0.01, -0.063, 0.003)})
+    assert find(some).sentence.endswith("the baseline loses 0.04 of its F-ARI, while batch norm keeps it.")
+    assert any("the baseline −0.063 to −0.003 and batch norm −0.06 to 0.00." in hedge for hedge in find(some).hedges)
+
+
 def test_one_run_each_says_so():
     report = made_up_report(failed=(), scenes=1, seeds=(1,))
     hedges = find(report).hedges

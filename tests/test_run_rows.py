@@ -260,13 +260,11 @@ def test_runs_that_are_still_training_are_left_out_unless_asked_for(
     assert [job.run.path for job in jobs] == [run.path]
     said = caplog.text
     assert f"{unfinished} is still training, at step 12 of 400, and left out; --unfinished" in said
-    with pytest.raises(
-        UserError, match="none of the 1 runs is finished; train them to the end, or evaluate .* --unfin"
-    ):
+    with pytest.raises(UserError, match="the only run is not finished; train to the end, or evaluate .* --unfin"):
         plan_evaluations([unfinished], "mine", **arguments)
     assert len(plan_evaluations([run.path, unfinished], "mine", unfinished=True, **arguments)) == 2
     shutil.rmtree(unfinished / "checkpoints")
-    with pytest.raises(UserError, match="none of the 1 runs is finished; train them to the end$"):
+    with pytest.raises(UserError, match="the only run is not finished; train to the end$"):
         plan_evaluations([unfinished], "mine", unfinished=True, **arguments)
 
 

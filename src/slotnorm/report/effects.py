@@ -199,6 +199,12 @@ def shown_interval(interval: Interval | None) -> str:
     return "" if interval is None else f"[{signed(interval.low)}, {signed(interval.high)}]"
 
 
+def caveat(entry: Change | Difference) -> str:
+    """What its interval says nothing of, in two words at most; of a difference the normalization with fewest runs
+    counts."""
+    return "" if entry.interval is None else "scenes only" if entry.over == "scenes" else "rough" if entry.rough else ""
+
+
 def to_markdown(effects: Sequence[Effect]) -> str:
     """The changes and the differences as two tables; all with failed runs, or all without."""
     metrics = [metric for metric in SHOWN if any(effect.metric == metric for effect in effects)]
@@ -208,13 +214,15 @@ def to_markdown(effects: Sequence[Effect]) -> str:
     for place, by_metric in grouped(effects):
         for change in _each_once(by_metric, "changes"):
             cells = _cells(by_metric, metrics, "changes", change.label)
-            lines.append(f"| {escaped(place)} | {escaped(change.label)} | {_runs(change)} | {' | '.join(cells)} |")
+            runs = _with_caveat(str(len(change.runs)), change)
+            lines.append(f"| {escaped(place)} | {escaped(change.label)} | {runs} | {' | '.join(cells)} |")
     lines += ["", "The differences of these medians, paired on the same scenes:", ""]
     lines += [f"| study, set, slots | | {' | '.join(heads)} |", f"|---|---|{'---|' * len(heads)}"]
     for place, by_metric in grouped(effects):
         for difference in _each_once(by_metric, "differences"):
             cells = _cells(by_metric, metrics, "differences", difference.label)
-            lines.append(f"| {escaped(place)} | {escaped(difference.label)} | {' | '.join(cells)} |")
+            label = _with_caveat(escaped(difference.label), difference)
+            lines.append(f"| {escaped(place)} | {label} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -249,10 +257,8 @@ def grouped(effects: Iterable[Effect]) -> list[tuple[str, dict[str, Effect]]]:
     return list(places.items())
 
 
-def _runs(change: Change) -> str:
-    count = len(change.runs)
-    words = " (over scenes only)" if count == 1 else " (rough)" if change.rough else ""
-    return f"{count}{words}"
+def _with_caveat(words: str, entry: Change | Difference) -> str:
+    return f"{words} ({caveat(entry)})" if caveat(entry) else words
 
 
 def to_csv(effects: Iterable[Effect]) -> str:

@@ -67,7 +67,8 @@ def read(paths: Iterable[str | Path], keep: Keep | None = None) -> RunCollection
     if not runs:
         reasons = "; ".join(f"{run.path}: {run.reason}" for run in left_out[:3])
         more = f"; and {len(left_out) - 3} more" if len(left_out) > 3 else ""
-        raise UserError(f"none of the {len(left_out)} runs can be reported: {reasons}{more}")
+        none = "the only run cannot" if len(left_out) == 1 else f"none of the {len(left_out)} runs can"
+        raise UserError(f"{none} be reported: {reasons}{more}")
     _require_one_protocol(runs)
     sections = divide(runs)
     for section in sections:

@@ -369,9 +369,10 @@ def _finished_runs(runs: Sequence[Run], unfinished: bool) -> list[Run]:
         level = logging.WARNING if standing.damage else logging.INFO
         _log.log(level, f"note: {run.path} is {standing}, and left out{way_out}")
     if not kept:
+        none = "the only run is not" if len(runs) == 1 else f"none of the {len(runs)} runs is"
         raise UserError(
-            f"none of the {len(runs)} runs is finished; train them to the end"
-            + ("" if unfinished else ", or evaluate their newest checkpoints with --unfinished")
+            f"{none} finished; train to the end"
+            + ("" if unfinished else ", or evaluate what there is with --unfinished")
         )
     return kept
 

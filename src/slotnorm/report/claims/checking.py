@@ -104,12 +104,17 @@ def _at_scale(claim: Claim, scale: str, sections: Sequence[Section], resamples: 
     for section in sections:
         if section.study == ours:
             scores = StudyScores(section, related, True, resamples)
-            findings = _findings(claim, scores)
+            findings, partly = _findings(claim, scores), not _asked(ours).isdisjoint(section.norms)
             with_failed = None
             if any(used.failures for used in scores.used):
-                with_failed = verdict(_findings(claim, StudyScores(section, related, False, resamples)))
-            outcomes.append(Outcome(claim, scale, described(section), verdict(findings), findings, with_failed))
+                with_failed = verdict(_findings(claim, StudyScores(section, related, False, resamples)), partly)
+            outcomes.append(Outcome(claim, scale, described(section), verdict(findings, partly), findings, with_failed))
     return outcomes
+
+
+def _asked(study: str) -> set[str]:
+    """The normalizations that the paper has in a study; a run of another one is not a part of any claim."""
+    return set(experiments.studies()[study].norms)
 
 
 def _transfer(
@@ -122,8 +127,8 @@ def _transfer(
     findings = _findings(claim, scores)
     with_failed = None
     if any(section.failures for section in involved):
-        with_failed = verdict(_findings(claim, TransferScores(involved, transfer, False, resamples)))
-    return [Outcome(claim, scale, transfer.name, verdict(findings), findings, with_failed)]
+        with_failed = verdict(_findings(claim, TransferScores(involved, transfer, False, resamples)), partly=True)
+    return [Outcome(claim, scale, transfer.name, verdict(findings, partly=True), findings, with_failed)]
 
 
 def _theory(claim: Claim) -> Outcome:
@@ -145,11 +150,14 @@ def _findings(claim: Claim, scores: Any) -> tuple[Finding, ...]:
     return tuple(findings)
 
 
-def verdict(findings: Sequence[Finding]) -> Verdict:
-    """A claim agrees when all its parts hold and differs when one does not; else it is undecided, or was not run."""
+def verdict(findings: Sequence[Finding], partly: bool = False) -> Verdict:
+    """A claim agrees when all its parts hold and differs when one does not; else it is undecided, or was not run.
+
+    `partly`: some of the runs it asks for are there, so that it was not left out as a whole.
+    """
     if any(finding.holds is False for finding in findings):
         return "differs"
-    if all(finding.reason == "not run" for finding in findings):
+    if not partly and all(finding.reason == "not run" for finding in findings):
         return "not run"
     return "agrees" if all(finding.holds for finding in findings) else "undecided"
 

@@ -12,7 +12,7 @@ from slotnorm.report.drawing.axes import Axes, Scale
 from slotnorm.report.drawing.layout import Format, files, mark_size
 from slotnorm.report.drawing.sheet import Box, Sheet
 from slotnorm.report.drawing.style import Style
-from slotnorm.report.effects import ALL, PROPOSED_LESS_OTHERS, SHOWN, Difference, Effect, grouped
+from slotnorm.report.effects import ALL, PROPOSED_LESS_OTHERS, SHOWN, Difference, Effect, caveat, grouped
 from slotnorm.report.resampling import FEW_RUNS, Interval
 from slotnorm.report.safe_names import file_name
 
@@ -132,7 +132,7 @@ def _pairs(effects: Mapping[str, Effect], wanted: Callable[[Difference], bool]) 
         }
         groups = (difference.norm, difference.than) == PROPOSED_LESS_OTHERS
         color = _NEUTRAL if groups else looks([difference.norm])[difference.norm].color
-        yield ForestRow(label, color, "D", marks)
+        yield ForestRow(f"{label} ({caveat(difference)})" if caveat(difference) else label, color, "D", marks)
 
 
 def draw_forest(forest: Forest, form: Format = Format()) -> dict[str, bytes]:  # noqa: B008 (frozen)

@@ -1,7 +1,8 @@
 """A sheet as PNG: matplotlib's renderer of pixels draws the same lines, marks and words."""
 
-import io
 import math
+import struct
+import zlib
 from functools import cache, lru_cache
 from typing import Any
 
@@ -12,13 +13,12 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.path import Path
 from matplotlib.transforms import Affine2D, Bbox
 from numpy.typing import NDArray
-from PIL import Image
 
 from slotnorm.report.drawing import fonts
 from slotnorm.report.drawing.sheet import Block, Box, Line, Marks, Points, Sheet, Words
 
 _PIXELS = 240.0  # to the inch; on slides, whose letters are larger, in proportion less
-_PACKED = 3  # of zlib's levels: half the time of its usual one, and files a tenth larger
+_PACKED = 3  # of zlib's levels: half the time of its usual one, and files a seventh larger
 
 
 def to_png(sheet: Sheet, unit: float) -> bytes:
@@ -30,11 +30,27 @@ def to_png(sheet: Sheet, unit: float) -> bytes:
     canvas.draw(Block(Box(0, 0, sheet.width + 1, sheet.height + 1), sheet.background))
     for item in sheet.items:
         canvas.draw(item)
-    size = int(renderer.width), int(renderer.height)
-    pixels = Image.frombuffer("RGBA", size, renderer.buffer_rgba(), "raw", "RGBA", 0, 1).convert("RGB")
-    packed = io.BytesIO()
-    pixels.save(packed, "PNG", compress_level=_PACKED, dpi=(dots, dots))
-    return packed.getvalue()
+    return _file(np.asarray(renderer.buffer_rgba())[:, :, :3], dots)
+
+
+def _file(pixels: NDArray[np.uint8], dots: int) -> bytes:
+    """Pixels (h, w, 3) as they are: to filter each line first, as is usual for photographs, takes twice the time, and
+    files of flat colours are larger for it."""
+    height, width, channels = pixels.shape
+    lines = np.zeros((height, 1 + width * channels), dtype=np.uint8)  # a zero before each: not filtered
+    lines[:, 1:] = pixels.reshape(height, -1)
+    to_the_metre = round(dots / 0.0254)
+    return b"".join([
+        b"\x89PNG\r\n\x1a\n",
+        _chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)),  # eight bits of each of three colours
+        _chunk(b"pHYs", struct.pack(">IIB", to_the_metre, to_the_metre, 1)),
+        _chunk(b"IDAT", zlib.compress(lines, _PACKED)),
+        _chunk(b"IEND", b""),
+    ])  # fmt: skip
+
+
+def _chunk(name: bytes, content: bytes) -> bytes:
+    return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
 
 
 class _Canvas:

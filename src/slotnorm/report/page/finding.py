@@ -176,7 +176,8 @@ def _ground(report: Report, contents: SectionContents, effect: Effect) -> str:
     """Which runs and scenes the sentence rests on."""
     counts = {len(change.runs) for change in effect.changes}
     most = "one run" if max(counts) == 1 else counted(max(counts), "run")
-    runs = f"{most} of each normalization" if len(counts) == 1 else f"up to {most} of each normalization"
+    each = name(effect.changes[0]) if len(effect.changes) == 1 else "each normalization"
+    runs = f"{most} of {each}" if len(counts) == 1 else f"up to {most} of {each}"
     study = f" of the study {contents.section.title}" if len(report.sections) > 1 else ""
     words = f"From {runs}{study} on scenes with {set_in_words(contents.section, effect.dataset)}"
     failed = contents.section.failures
@@ -218,8 +219,9 @@ def _noise(effect: Effect, named: Sequence[Change]) -> str:
 
 
 def between(interval: Interval) -> str:
-    """ "−0.14 to −0.10"."""
-    return f"{signed(interval.low, 2)} to {signed(interval.high, 2)}"
+    """ "−0.14 to −0.10"; "−0.063 to −0.003", where two decimals would not show on which side of zero it lies."""
+    hidden = interval.excludes(0) and any(abs(edge) < _VISIBLE for edge in interval)
+    return " to ".join(signed(edge, 3 if hidden else 2) for edge in interval)
 
 
 def _background(report: Report, contents: SectionContents, named: Sequence[Change]) -> str:

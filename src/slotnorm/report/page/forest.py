@@ -15,6 +15,7 @@ from slotnorm.report.effects import (
     Change,
     Difference,
     Effect,
+    caveat,
     shown_interval,
 )
 from slotnorm.report.page.markup import Markup, element, joined
@@ -106,14 +107,14 @@ def _forest(effects: Sequence[Effect], sections: dict[str, Section], caption: st
     head = element(
         "tr", element("th", "", scope="col"), element("th", _axis(scale), scope="col", aria_label="change, drawn"),
         element("th", "difference [95 %]" if pairs else "median [95 %]", scope="col"),
-        element("th", "runs", scope="col") if not pairs else None,
+        element("th", "" if pairs else "runs", scope="col"),
     )  # fmt: skip
     bodies = []
     for effect in effects:
         section = sections[effect.section]
         words = f"{effect.section}: {effect.slots[0]} to {effect.slots[1]} slots"
         words += f", {objects_in_words(section, effect.dataset)}"
-        rows = [element("tr", element("th", words, scope="colgroup", colspan=3 if pairs else 4), class_="part")]
+        rows = [element("tr", element("th", words, scope="colgroup", colspan=4), class_="part")]
         rows += [_row(entry, scale) for entry in _entries(effect, pairs)]
         bodies.append(element("tbody", *rows))
     table = element("table", element("caption", caption), element("thead", head), *bodies, class_="forest")
@@ -122,12 +123,10 @@ def _forest(effects: Sequence[Effect], sections: dict[str, Section], caption: st
 
 def _row(entry: Change | Difference, scale: Scale) -> Markup:
     numbers = [element("strong", signed(entry.value)), " ", element("small", shown_interval(entry.interval))]
-    runs = None
-    if isinstance(entry, Change):
-        rough = " (scenes only)" if entry.over == "scenes" else " (rough)" if entry.rough else ""
-        runs = element("td", f"{len(entry.runs)}", element("small", rough))
+    count = f"{len(entry.runs)}" if isinstance(entry, Change) else ""
+    sureness = element("td", count, element("small", f" ({caveat(entry)})") if caveat(entry) else None)
     name = element("th", entry.label, scope="row", class_=css_class(entry.norm))
-    return element("tr", name, element("td", _strip(entry, scale), class_="drawn"), element("td", *numbers), runs)
+    return element("tr", name, element("td", _strip(entry, scale), class_="drawn"), element("td", *numbers), sureness)
 
 
 def _strip(entry: Change | Difference, scale: Scale) -> Markup:

@@ -74,11 +74,11 @@ def _slots(section: Section) -> list[str]:
 
 
 def _runs(section: Section) -> list[str]:
+    sentences = []
     if len(section.norms) == 1:
         (label,) = (look.label for look in looks(section.norms).values())
-        return [f"The study {section.title} has {label} alone: there is nothing to compare it with."]
+        sentences.append(f"The study {section.title} has {label} alone: there is nothing to compare it with.")
     if all(len(section.of(norm)) == 1 for norm in section.norms):
-        return [
-            f"The study {section.title} has one run of each normalization: what another seed would give is not known."
-        ]
-    return []
+        runs = "a single run" if len(section.norms) == 1 else "one run of each normalization"
+        sentences.append(f"The study {section.title} has {runs}: what another seed would give is not known.")
+    return sentences
