@@ -44,7 +44,7 @@ def _file(pixels: NDArray[np.uint8], dots: int) -> bytes:
         b"\x89PNG\r\n\x1a\n",
         _chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)),  # eight bits of each of three colours
         _chunk(b"pHYs", struct.pack(">IIB", to_the_metre, to_the_metre, 1)),
-        _chunk(b"IDAT", zlib.compress(lines, _PACKED)),
+        _chunk(b"IDAT", zlib.compress(lines.tobytes(), _PACKED)),
         _chunk(b"IEND", b""),
     ])  # fmt: skip
 
