@@ -517,6 +517,8 @@ def test_jobs_of_a_launcher_make_the_rows_of_one_process_also_by_ranges_of_scene
     assert Rows.load(run.path / "rows" / "mine.npz").equals(whole)
     assert (run.path / "rows" / "log.txt").is_file()
     assert not (run.path / "rows" / "job.json").exists()
+    more = plan_evaluations([run.path], "mine", slots=range(3, 8), scenes=NUM, data=data)
+    assert plan_jobs(more, [])[0].progress == 0, "rows with other numbers of slots are not those"
 
 
 @pytest.mark.parametrize(

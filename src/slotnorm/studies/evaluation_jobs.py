@@ -28,7 +28,7 @@ class EvaluationTask(Task):
         rows = evaluations[0].folder
         self.path = rows if shard is None else rows / ".unfinished" / str(shard)
         self.size = len(evaluations)
-        self._counted: dict[Path, tuple[int, bool]] = {}
+        self._seen: dict[Path, tuple[tuple[int, int], bool]] = {}
 
     def prepare(self) -> Job:
         run = self.evaluations[0].run.path.absolute()
@@ -37,28 +37,29 @@ class EvaluationTask(Task):
 
     @property
     def is_done(self) -> bool:
-        return all(evaluation.made() is not None or self._is_scored(evaluation) for evaluation in self.evaluations)
+        return all(map(self._is_made, self.evaluations))
 
     @property
     def progress(self) -> int:
-        return sum(evaluation.path.is_file() or self._seems_scored(evaluation) for evaluation in self.evaluations)
+        return sum(map(self._seems_made, self.evaluations))
 
     def conclude(self) -> None:
         if self.shard is not None:
             shutil.rmtree(self.path, ignore_errors=True)
 
-    def _seems_scored(self, evaluation: RunEvaluation) -> bool:
-        """The same as `_is_scored`, which reads what is kept, asked again only when there is more of it."""
-        if self.shard is None:
-            return False
-        folder = _share(evaluation, self.shard)[1]
-        count = len(list(folder.glob("*.npz")))
-        if count != self._counted.get(folder, (0, False))[0]:
-            self._counted[folder] = count, self._is_scored(evaluation)
-        return self._counted.get(folder, (0, False))[1]
-
-    def _is_scored(self, evaluation: RunEvaluation) -> bool:
+    def _is_made(self, evaluation: RunEvaluation) -> bool:
+        if evaluation.made() is not None:
+            return True
         return self.shard is not None and not evaluation.lacking(*_share(evaluation, self.shard))
+
+    def _seems_made(self, evaluation: RunEvaluation) -> bool:
+        """The same, looked at again only when the files have changed: it reads them."""
+        parts = [] if self.shard is None else list(_share(evaluation, self.shard)[1].glob("*.npz"))
+        rows = evaluation.path.stat().st_mtime_ns if evaluation.path.is_file() else 0
+        files = rows, len(parts)
+        if self._seen.get(evaluation.path, (None, False))[0] != files:
+            self._seen[evaluation.path] = files, self._is_made(evaluation)
+        return self._seen[evaluation.path][1]
 
 
 def score_shard(evaluations: Sequence[RunEvaluation], shard: Shard) -> None:
