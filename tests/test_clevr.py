@@ -294,6 +294,14 @@ def test_conversion_is_bounded_in_memory_and_does_not_import_torch(tmp_path):
     assert torch_is_imported == "False"
 
 
+def test_a_scene_is_no_larger_than_a_scene(tmp_path):
+    """A thousandth of it is in the file where it is packed, and 8 threads have 17 of them waiting."""
+    padded = made_up_scene(junk=strings_feature([bytes(1 << 20)]))
+    path = write_records(tmp_path / "padded.tfrecords", [padded], compressed=True)
+    with pytest.raises(RecordError, match=f"record 0 .* claims {len(padded)} bytes, and no record of this dataset has"):
+        clevr.convert(path, tmp_path / "out", workers=1)
+
+
 def test_the_command_says_what_it_made_and_where(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("SLOTNORM_CACHE", str(tmp_path))
     main(["data", "clevr", "--from", str(FILE)])

@@ -47,6 +47,7 @@ _TOP = {"centre": 24, "slot-attention-2020": 29}  # first row of the window
 _LEFT, _WINDOW, _SIZE = 64, 192, 128
 _CHUNK = 16
 _SCENE_BYTES, _PACKED_SCENE_BYTES = 3_226_296, 75_000  # of a record, unpacked and (about) packed
+_LARGEST_RECORD = 4 << 20  # 17 wait for 8 threads, so one may not be much larger than a scene
 
 
 def decode(record: bytes, where: str) -> dict[str, NDArray[Any]]:
@@ -199,7 +200,7 @@ class _Stream:
             _log.info(f"{self._source} goes on after these scenes; the rest is not used")
 
     def _numbered(self, start: int) -> Iterator[tuple[str, bytes]]:
-        for number, record in enumerate(records(self._source, start), start):
+        for number, record in enumerate(records(self._source, start, _LARGEST_RECORD), start):
             yield f"{self._source}, record {number}", record
 
 

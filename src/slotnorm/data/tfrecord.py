@@ -46,13 +46,16 @@ class _Broken(Exception):
     """The reason alone; `records` and `Example` add where it happened."""
 
 
-def records(path: Path, start: int = 0) -> Iterator[bytes]:
-    """The records of a file, plain or gzip, from number `start` on (counted from 0); skipped ones are checked too."""
+def records(path: Path, start: int = 0, largest: int = MAX_RECORD_BYTES) -> Iterator[bytes]:
+    """The records of a file, plain or gzip, from number `start` on (counted from 0); skipped ones are checked too.
+
+    `largest` is the most bytes that one has: a file may claim more, and a reader may hold many at once.
+    """
     number = 0
     try:
         with open(path, "rb") as file:
             content = _Content(_blocks(file))
-            while (record := _next_record(content)) is not None:
+            while (record := _next_record(content, largest)) is not None:
                 if number >= start:
                     yield record
                 number += 1
@@ -64,7 +67,7 @@ def records(path: Path, start: int = 0) -> Iterator[bytes]:
         raise UserError(f"cannot read {path}: {error.strerror or error}; give a TFRecord file") from error
 
 
-def _next_record(content: "_Content") -> bytes | None:
+def _next_record(content: "_Content", largest: int) -> bytes | None:
     header = content.take(12)
     if not header:
         return None
@@ -73,8 +76,8 @@ def _next_record(content: "_Content") -> bytes | None:
     if not _is_header(header):
         raise _Broken(f"the checksum of its length is wrong: {_AGAIN} (or it is not a TFRecord file)")
     (length,) = struct.unpack_from("<Q", header)
-    if length > MAX_RECORD_BYTES:
-        raise _Broken(f"claims {length} bytes, and no record of a known dataset has more than {MAX_RECORD_BYTES}")
+    if length > largest:
+        raise _Broken(f"claims {length} bytes, and no record of this dataset has more than {largest}")
     data = content.take(length)
     footer = content.take(4)
     if len(data) < length or len(footer) < 4:
