@@ -1,6 +1,7 @@
 """What may happen to a run, and that nothing is lost; the long forms run with `pytest -m slow tests/test_faults.py`."""
 
 import dataclasses
+import errno
 import json
 import os
 import random
@@ -22,6 +23,7 @@ from slotnorm.models.weights import unpack
 from slotnorm.report.reading import read
 from slotnorm.runtime.signals import Stop
 from slotnorm.runtime.unix import ENDING
+from slotnorm.storage import files
 from slotnorm.storage.locks import Lock
 from slotnorm.storage.seals import read_sealed, write_sealed
 from slotnorm.studies import sweep
@@ -30,7 +32,7 @@ from slotnorm.studies.run_evaluation import plan_evaluations
 from slotnorm.studies.status import read_status
 from slotnorm.training import checkpoints
 from slotnorm.training.loop import train
-from slotnorm.training.runs import Run
+from slotnorm.training.runs import Run, find
 
 
 @pytest.fixture(scope="module")
@@ -322,6 +324,61 @@ def test_a_run_whose_last_checkpoint_is_damaged_is_left_out_and_the_others_are_e
     whole = copy(unbroken, tmp_path / "whole")
     evaluate = {"dataset": "mine", "data": data, "scenes": 4, "slots": [3]}
     assert [job.run.path for job in plan_evaluations([tmp_path], **evaluate)] == [whole.path]
+
+
+def test_a_checkpoint_that_a_failing_disk_does_not_give_is_passed_over(
+    tmp_path: Path, unbroken: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = copy(unbroken, tmp_path)
+    path, read = run.checkpoints / "step-12.safetensors", files.open_to_read
+
+    def failing(asked: Path) -> Any:
+        if asked == path:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(asked))
+        return read(asked)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "open_to_read", failing)
+        assert str(run.standing()) == f"damaged ({path} cannot be read: Input/output error), whole at step 8 of 12"
+        assert checkpoints.newest(run.checkpoints).step == 8  # type: ignore[union-attr]
+    assert f"passing over a damaged checkpoint: {path} cannot be read: Input/output error" in caplog.text
+
+
+def test_a_run_that_nobody_may_look_into_stops_no_sweep_and_hides_no_other(
+    tmp_path: Path, data: Path, unbroken: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The checkpoints' folder of one run, and another run's whole folder."""
+    closed, shut = copy(unbroken, tmp_path / "closed"), copy(unbroken, tmp_path / "shut")
+    whole = copy(unbroken, tmp_path / "whole")
+    iterdir, is_file = Path.iterdir, Path.is_file
+
+    def refuse(path: Path, call: Callable[[Path], Any]) -> Any:
+        if path == closed.checkpoints or shut.path in path.parents:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return call(path)
+
+    monkeypatch.setattr(Path, "iterdir", lambda path: refuse(path, iterdir))
+    monkeypatch.setattr(Path, "is_file", lambda path: refuse(path, is_file))
+    trainings = [Training(unbroken.experiment, run.path.parent, data) for run in (closed, shut, whole)]
+    assert [task.state for task in sweep.plan(trainings)] == ["waiting", "waiting", "skipped"]
+    statuses = {status.path: status for status in read_status([tmp_path])}
+    assert statuses[whole.path].state == "finished"
+    assert statuses[closed.path].note == f"cannot read {closed.checkpoints}: Permission denied"
+    assert statuses[shut.path].note == f"cannot read {shut.path / 'experiment.json'}: Permission denied"
+    assert [run.path for run in find([tmp_path / "shut", tmp_path / "whole"])] == [whole.path]
+    assert f"cannot read {shut.path}: Permission denied; that run is left out" in caplog.text
+
+
+def test_a_run_without_its_experiment_is_named_and_not_passed_over(
+    tmp_path: Path, unbroken: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    lost, whole = copy(unbroken, tmp_path / "lost"), copy(unbroken, tmp_path / "whole")
+    (lost.path / "experiment.json").unlink()
+    assert [run.path for run in find([tmp_path])] == [whole.path]
+    assert f"{lost.path} is not a run: it has no experiment.json" in caplog.text
+    assert {status.path: status.state for status in read_status([tmp_path])}[lost.path] == "failed"
+    with pytest.raises(UserError, match=r"lost.*it has checkpoints but no experiment\.json"):
+        read([tmp_path])
 
 
 def test_one_flipped_bit_in_an_exported_file_is_noticed(

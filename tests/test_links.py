@@ -13,9 +13,10 @@ import pytest
 import processes
 import tiny
 from slotnorm.cli import verbs
-from slotnorm.data import Builder
-from slotnorm.errors import UserError
+from slotnorm.data import Builder, image_files
+from slotnorm.errors import DamagedFile, UserError
 from slotnorm.storage import files
+from slotnorm.storage.archives import read_arrays
 from slotnorm.studies.relays import Relay
 from slotnorm.training.loop import train
 from slotnorm.training.runs import Run
@@ -185,6 +186,35 @@ def test_what_is_no_file_is_not_written_in_place(tmp_path: Path, kind: str) -> N
     path.mkdir() if kind == "folder" else os.mkfifo(path)
     with pytest.raises((UserError, IsADirectoryError)):
         files.open_in_place(path)
+
+
+def test_what_is_no_file_is_not_read_and_nobody_waits_for_it(tmp_path: Path, unfinished: Path) -> None:
+    """A pipe that nobody writes to, and a device without an end."""
+    pipe, endless = tmp_path / "pipe", tmp_path / "endless.png"
+    os.mkfifo(pipe)
+    endless.symlink_to("/dev/zero")
+    for path in (pipe, endless, tmp_path):
+        with pytest.raises(IsADirectoryError, match="it is not a file"):
+            files.open_to_read(path)
+    with pytest.raises(UserError, match="cannot read .*endless.png: it is not a file"):
+        image_files.read_image(endless)
+    run = shutil.copytree(unfinished, tmp_path / "run")
+    (run / "metrics.jsonl").unlink()
+    os.mkfifo(run / "metrics.jsonl")
+    assert Run.open(run).logged_step == 0
+    (rows,) = (run / "rows").glob("*.npz")
+    rows.unlink()
+    os.mkfifo(rows)
+    with pytest.raises(UserError, match="npz: it is not a file"):
+        read_arrays(rows)
+
+
+def test_a_file_of_rows_that_is_not_ours_is_not_read_whatever_its_size(tmp_path: Path) -> None:
+    path = tmp_path / "rows.npz"
+    with open(path, "wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(DamagedFile, match="its seal does not match"):
+        read_arrays(path)
 
 
 @pytest.mark.parametrize("kind", ["pipe", "socket", "link to a pipe", "link to a stream"])

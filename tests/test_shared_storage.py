@@ -1,6 +1,7 @@
 """A run's folder on storage like NFS: no flock, what others did is seen late, machines that sleep."""
 
 import os
+import random
 import signal
 import socket
 import time
@@ -80,6 +81,34 @@ def test_a_holder_that_slept_beyond_its_lease_writes_nothing_more_and_the_other_
     assert run.finished
     assert_same(run, unbroken, but=("files",))
     record_property("fault", ("a machine that sleeps beyond its lease, without flock, attributes seen late", 1, 1))
+
+
+@pytest.mark.slow
+def test_ten_machines_that_fall_asleep_in_turn_end_with_the_same_bits(
+    tmp_path: Path, data: Path, record_property: Callable[..., None]
+) -> None:
+    """Each is stopped at some moment after it has saved, its lease runs out, and the next takes over; then all wake."""
+    experiment = tiny.experiment(steps=400, validate_every=100)
+    unbroken = train(experiment, tmp_path / "unbroken", data=data)
+    path, chance, saved = tmp_path / "runs" / experiment.run_name, random.Random(0), 0
+    asleep = []
+    for number in range(10):
+        machine = processes.train(experiment, tmp_path / "runs", data, fault=(shared, f"node-{number}", 0.02))
+        machine.until_saved(path, saved + 1)
+        time.sleep(chance.uniform(0, 0.1))
+        machine.send(signal.SIGSTOP)
+        saved = Run.open(path).step
+        assert saved < 400, "it must not end before it is stopped"
+        os.utime(path / ".lock", (time.time() - locks.LEASE - 10,) * 2)
+        asleep.append(machine)
+    last = processes.train(experiment, tmp_path / "runs", data, fault=(shared, "node-last"))
+    assert last.wait() == 0, last.said
+    for machine in asleep:
+        machine.send(signal.SIGCONT)
+    for machine in asleep:
+        assert machine.wait() == 8, machine.said
+    assert_same(Run.open(path), unbroken, but=("files",))
+    record_property("fault", ("machines that fall asleep in turn at any moment, and wake when the run is done", 10, 10))
 
 
 def test_a_folder_removed_on_another_machine_is_noticed_at_the_next_save_at_the_latest(

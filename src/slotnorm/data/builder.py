@@ -25,7 +25,7 @@ from slotnorm.data.scenes import Scenes
 from slotnorm.errors import DamagedFile, NonFinite, UserError
 from slotnorm.runtime.progress import Progress
 from slotnorm.storage import seals
-from slotnorm.storage.files import open_in_place, write_at
+from slotnorm.storage.files import open_in_place, open_to_read, write_at
 from slotnorm.storage.locks import NAME, Lock
 from slotnorm.storage.schemas import LARGEST, check_document, require_between
 from slotnorm.storage.seals import canonical, write_sealed
@@ -296,7 +296,7 @@ class Builder:
         expected = [*self._state.full[field.name], self._state.started[field.name]][: field.num_blocks(num)]
         digest = hashlib.sha256(field.header(num))
         with contextlib.ExitStack() as stack:
-            file = stack.enter_context(open(path, "rb"))
+            file = stack.enter_context(open_to_read(path))
             large = num * field.row_bytes >= _SHOW_PROGRESS
             progress = stack.enter_context(Progress(f"reading back {path.name}", num)) if large else None
             file.seek(HEADER)

@@ -12,6 +12,7 @@ from slotnorm.data.scenes import Scenes
 from slotnorm.errors import DamagedFile, UserError
 from slotnorm.runtime.progress import Progress
 from slotnorm.storage import files
+from slotnorm.storage.files import open_to_read
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -31,7 +32,7 @@ def verify(scenes: Scenes) -> None:
         for name, path in paths.items():
             _require_finite(scenes, name)
             digest = hashlib.sha256()
-            with open(path, "rb") as file:
+            with open_to_read(path) as file:
                 while content := file.read(_READ_BYTES):
                     digest.update(content)
                     read += len(content)

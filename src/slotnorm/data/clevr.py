@@ -206,7 +206,7 @@ class _Stream:
 
 def _estimate(source: Path) -> int:
     """About how many scenes a file has: their number is written nowhere."""
-    with open(source, "rb") as file:
+    with files.open_to_read(source) as file:
         packed = file.read(2) == b"\x1f\x8b"
     return source.stat().st_size // (_PACKED_SCENE_BYTES if packed else _SCENE_BYTES)
 

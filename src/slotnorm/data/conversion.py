@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slotnorm.errors import UserError
+from slotnorm.storage.files import open_to_read
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -146,7 +147,7 @@ def identity(*paths: Path) -> dict[str, Any]:
     total = 0
     for path in paths:
         try:
-            with open(path, "rb") as file:
+            with open_to_read(path) as file:
                 head = file.read(1 << 16)
             size = path.stat().st_size
         except OSError as error:

@@ -35,6 +35,7 @@ from slotnorm.errors import DamagedFile, UserError, nearest
 from slotnorm.runtime.progress import Progress
 from slotnorm.storage import files
 from slotnorm.storage.locks import Lock
+from slotnorm.storage.seals import read_bounded
 
 _log = logging.getLogger(__name__)
 
@@ -125,7 +126,7 @@ def fetch(remote: Remote, folder: Path, progress: Progress) -> Path:
     if not remote.length:
         raise UserError(f"{remote.url} has no content; try again later, or a --mirror")
     version = json.dumps(asdict(remote)).encode()
-    if not about.exists() or about.read_bytes() != version:
+    if not about.exists() or read_bounded(about, 1 << 16) != version:
         part.unlink(missing_ok=True)
         files.write(about, version)
     silent = furthest = 0
@@ -197,7 +198,7 @@ def _start_of(answer: Any, remote: Remote, done: int) -> int:
 def _accept(remote: Remote, part: Path, path: Path) -> None:
     """Give a complete part its name, if it is what the server published."""
     crc = google_crc32c.Checksum()
-    with open(part, "rb") as file:
+    with files.open_to_read(part) as file:
         beginning = file.read(64)
         file.seek(0)
         while block := file.read(BLOCK):

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slotnorm.errors import DamagedFile, UserError
+from slotnorm.storage.files import open_to_read
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -83,7 +84,8 @@ def _open(path: Path, formats: tuple[str, ...]) -> tuple["Image.Image", str]:
     try:
         if (size := path.stat().st_size) > _MAX_BYTES:
             raise UserError(f"{path} has {size} bytes; at most {_MAX_BYTES} are read")
-        content = path.read_bytes()
+        with open_to_read(path) as file:
+            content = file.read()
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from error
     try:

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from slotnorm.data.manifest import HEADER, MANIFEST, STATE, Field, checksum, load_manifest, unpack
 from slotnorm.errors import DamagedFile, UserError, nearest
 from slotnorm.storage.archives import frozen
+from slotnorm.storage.files import open_to_read
 from slotnorm.storage.seals import digest
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class Column:
                 raise DamagedFile(
                     f"{path} has {size} bytes and should have {expected}; delete its folder and build the set again"
                 )
-            with open(path, "rb") as file:
+            with open_to_read(path) as file:
                 if file.read(HEADER) != field.header(num):
                     raise DamagedFile(
                         f"{path} does not start as it was written; delete its folder and build the set again"

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slotnorm.errors import DamagedFile, UserError
+from slotnorm.storage.files import open_to_read
 
 inflate_library: ModuleType
 try:
@@ -53,7 +54,7 @@ def records(path: Path, start: int = 0, largest: int = MAX_RECORD_BYTES) -> Iter
     """
     number = 0
     try:
-        with open(path, "rb") as file:
+        with open_to_read(path) as file:
             content = _Content(_blocks(file))
             while (record := _next_record(content, largest)) is not None:
                 if number >= start:

@@ -102,7 +102,8 @@ def open_address(url: str, method: str = "GET", headers: Mapping[str, str] | Non
         request.add_header("User-Agent", f"slotnorm/{slotnorm.__version__}")
         answer = _opener().open(request, timeout=SECONDS_WITHOUT_DATA)
     except urllib.error.HTTPError as error:
-        words = f"the server answers {error.code} {error.reason}"
+        reason = (str(error.reason).splitlines() or [""])[0]  # urllib has three lines on a redirection without end
+        words = f"the server answers {error.code} {reason}"
         error.close()
         if error.code >= 500:
             raise ConnectionError(words) from None

@@ -4,6 +4,7 @@ They are evaluated on scenes that are generated on the spot, in a temporary fold
 """
 
 import dataclasses
+import os
 import tempfile
 import webbrowser
 from collections.abc import Iterator, Mapping, Sequence
@@ -149,11 +150,16 @@ def prepare(out: Path) -> None:
     path = out / page.NAME
     try:
         out.mkdir(parents=True, exist_ok=True)
-        foreign = path.exists() and f"<title>{TITLE}</title>" not in path.read_text(encoding="utf-8", errors="replace")
+        foreign = os.path.lexists(path) and f"<title>{TITLE}</title>".encode() not in _beginning(path)
     except OSError as error:
         raise UserError(f"--out {out} cannot be used: {error.strerror or error}; name another folder") from error
     if foreign:
         raise UserError(f"{path} is there and was not made by the demo; give --out another folder")
+
+
+def _beginning(path: Path) -> bytes:
+    with files.open_to_read(path) as file:
+        return file.read(1 << 16)
 
 
 def write_demo_page(demo: Demo, out: Path) -> Path:

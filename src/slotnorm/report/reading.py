@@ -18,7 +18,7 @@ from slotnorm.storage.aside import Aside
 from slotnorm.storage.schemas import check_document
 from slotnorm.storage.seals import RECORD, read_json, read_sealed
 from slotnorm.storage.serialization import from_document, newer, to_document
-from slotnorm.training.runs import Run, folders_below, is_run
+from slotnorm.training.runs import Run, folders_below, is_run, looks_like_run
 
 ROWS = "rows"
 BINDING = "binding.json"
@@ -99,7 +99,7 @@ def find_folders(paths: Iterable[str | Path]) -> list[Path]:
 
 
 def _is_run(folder: Path) -> bool:
-    return is_run(folder) or any((folder / ROWS).glob("*.npz"))
+    return looks_like_run(folder) or any((folder / ROWS).glob("*.npz"))
 
 
 def _read_run(folder: Path, notes: list[str], keep: Keep | None) -> RunScores | LeftOut:
@@ -118,6 +118,8 @@ def _read_run(folder: Path, notes: list[str], keep: Keep | None) -> RunScores | 
                 return LeftOut(folder, str(standing))
         elif not any((folder / ROWS).glob("*.npz")):
             return LeftOut(folder, f"still training, at step 0 of {run.experiment.recipe.steps}")
+    elif not any((folder / ROWS).glob("*.npz")):
+        return LeftOut(folder, "it has checkpoints but no experiment.json; put that back, or train it again")
     if not any((folder / ROWS).glob("*.npz")):
         return LeftOut(folder, f"not evaluated yet; `slotnorm eval {folder}` does it")
     parts = load_rows(folder / ROWS)

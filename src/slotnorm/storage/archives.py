@@ -23,7 +23,7 @@ from slotnorm.storage import files, seals
 _MAGIC = b"\x93NUMPY\x01\x00"
 _LENGTHS, _LOCAL_HEADER = 26, 30  # where a member's header says how long its name is, and where that begins
 _WORTH = 512  # bytes that LZMA must save; it is slower to read
-_MOST_BYTES = 1 << 31  # of a file once unpacked; more is not a file of ours
+_MOST_PACKED = _MOST_BYTES = 1 << 31  # of a file, and of one once unpacked; more is not a file of ours
 # A forged file could ask for a thousand times its own size: one that was small before it is read stays so.
 _ALWAYS_READ = 1 << 25  # bytes, however small the file is
 _MOST_TIMES = 64  # its own size; those of the published results are up to 40 times, and below a megabyte
@@ -79,7 +79,11 @@ def pack_tightly(path: Path) -> None:
 def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     """Read a file of `write_arrays`; anything else than what was written is a DamagedFile."""
     try:
-        written = path.read_bytes()
+        with files.open_to_read(path) as file:  # the end first: what is not ours is not read, of whatever size
+            file.seek(-min(file.seek(0, io.SEEK_END), seals.TAIL_BYTES), io.SEEK_END)
+            is_ours = seals.is_tail(file.read(seals.TAIL_BYTES)) and file.tell() <= _MOST_PACKED
+            file.seek(0)
+            written = file.read(_MOST_PACKED) if is_ours else b""
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from error
     if not seals.has_tail(written):

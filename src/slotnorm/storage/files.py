@@ -10,6 +10,7 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from slotnorm.errors import DamagedFile, UserError
 
@@ -22,10 +23,22 @@ PLAIN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os,
 def sha256(path: Path) -> str:
     """SHA-256 of a file's content, in hexadecimal, in bounded memory."""
     digest = hashlib.sha256()
-    with open(path, "rb") as file:
+    with open_to_read(path) as file:
         while block := file.read(_BLOCK):
             digest.update(block)
     return digest.hexdigest()
+
+
+def open_to_read(path: Path) -> BinaryIO:
+    """A file that is read; what is not a file (a pipe nobody writes to, a device without end, a folder) is an OSError.
+
+    The one way to open what somebody may have put there: nothing waits, and a size that was looked at is the size.
+    """
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | PLAIN & ~getattr(os, "O_NOFOLLOW", 0))
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return open(descriptor, "rb")
+    os.close(descriptor)
+    raise OSError(errno.EISDIR, "it is not a file", str(path))
 
 
 def sync_folder(folder: Path) -> None:

@@ -77,7 +77,7 @@ def read_json(path: Path, most_bytes: int) -> Any:
 def read_bounded(path: Path, most_bytes: int) -> bytes:
     """The bytes of a file, never more than `most_bytes`."""
     try:
-        with open(path, "rb") as file:
+        with files.open_to_read(path) as file:
             content = file.read(most_bytes + 1)
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from error
@@ -114,6 +114,7 @@ def _finite(number: str) -> float:
 
 _TAIL = b"sha256:"
 TAIL_LENGTH = 64  # hexadecimal digits after the mark
+TAIL_BYTES = len(_TAIL) + TAIL_LENGTH
 
 
 def open_tail() -> bytes:
@@ -125,6 +126,11 @@ def close_tail(content: bytes) -> bytes:
     """Bytes that end in `open_tail`, with the hash of all that precedes it."""
     body = content[:-TAIL_LENGTH]
     return body + hashlib.sha256(body).hexdigest().encode()
+
+
+def is_tail(end: bytes) -> bool:
+    """Whether these bytes, a file's last, could be what `close_tail` made."""
+    return re.fullmatch(_TAIL + rb"[0-9a-f]{%d}" % TAIL_LENGTH, end) is not None
 
 
 def has_tail(written: bytes) -> bool:

@@ -201,7 +201,7 @@ def say_how_to_watch(receipts: Sequence[Path]) -> str:
 def last_line(log: Path) -> str:
     """The last line of a log, for people; empty where there is none."""
     try:
-        with open(log, "rb") as file:
+        with files.open_to_read(log) as file:
             file.seek(max(log.stat().st_size - _LONGEST_LINE, 0))
             lines = file.read().decode(errors="replace").strip().splitlines()
     except OSError:

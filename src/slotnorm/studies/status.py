@@ -18,7 +18,7 @@ from slotnorm.studies.launchers import LOG, find_launcher
 from slotnorm.studies.sweep import ASKED
 from slotnorm.training.experiment_file import read_experiment
 from slotnorm.training.records import read_record
-from slotnorm.training.runs import Run, folders_below, is_run
+from slotnorm.training.runs import Run, folders_below, is_run, looks_like_run
 
 State = Literal["runs", "waits", "finished", "failed"]
 _SECONDS_OF_SILENCE = 600.0  # a run that says nothing for so long is shown with the time of its last word
@@ -52,7 +52,7 @@ def read_status(paths: Iterable[str | Path]) -> list[RunStatus]:
     """
     folders: dict[Path, Path] = {}
     for path in map(Path, paths):
-        inside = folders_below(path, _is_of_training)
+        inside = folders_below(path, lambda folder: looks_like_run(folder) or (folder / ASKED).is_file())
         inside += [folder for folder in folders_with_notes(path) if folder not in inside]
         if not inside:
             raise UserError(f"{path} is not a run and holds none; `slotnorm train` and `slotnorm sweep` make them")
@@ -107,12 +107,10 @@ def _status(folder: Path) -> RunStatus:
     """One that cannot be read is shown as failed, with the reason, and hides no other."""
     try:
         return _readable_status(folder)
-    except (UserError, OSError) as error:
+    except UserError as error:
         return RunStatus(folder, "failed", note=str(error))
-
-
-def _is_of_training(folder: Path) -> bool:
-    return is_run(folder) or (folder / ASKED).is_file()
+    except OSError as error:
+        return RunStatus(folder, "failed", note=f"cannot read {error.filename or folder}: {error.strerror or error}")
 
 
 def _job_status(folder: Path) -> RunStatus:
@@ -126,10 +124,10 @@ def _job_status(folder: Path) -> RunStatus:
 
 
 def _readable_status(folder: Path) -> RunStatus:
-    if not _is_of_training(folder):
-        return _job_status(folder)
-    run = Run.open(folder) if is_run(folder) else None
     asked = folder / ASKED
+    if not looks_like_run(folder) and not asked.is_file():
+        return _job_status(folder)
+    run = Run.open(folder) if is_run(folder) or not asked.is_file() else None
     experiment = read_experiment(asked) if asked.is_file() or run is None else run.experiment
     step, steps = 0 if run is None else run.logged_step, experiment.recipe.steps
     standing = None if run is None else run.standing()

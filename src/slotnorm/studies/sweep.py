@@ -35,7 +35,10 @@ class RunTask(Task):
     def is_done(self) -> bool:
         """Whether the run is trained to its last step."""
         run = self._open()
-        return run is not None and run.finished and run.experiment == self.training.experiment
+        try:
+            return run is not None and run.finished and run.experiment == self.training.experiment
+        except OSError:  # nobody may look into it: its own job says so
+            return False
 
     @property
     def progress(self) -> int:

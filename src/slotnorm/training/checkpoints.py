@@ -66,12 +66,15 @@ def read_record(folder: Path, step: int) -> Record:
         raise DamagedFile(f"{folder / f'step-{step}.json'} is the record of step {record.step}")
     for name, expected in record.files.items():
         path = folder / name
-        if not path.is_file():
-            raise DamagedFile(f"{path} is missing")
-        if (size := path.stat().st_size) != expected.size:
-            raise DamagedFile(f"{path} has {size} bytes instead of {expected.size}")
-        if files.sha256(path) != expected.sha256:
-            raise DamagedFile(f"{path} is not what was written: its SHA-256 differs")
+        try:
+            if not path.is_file():
+                raise DamagedFile(f"{path} is missing")
+            if (size := path.stat().st_size) != expected.size:
+                raise DamagedFile(f"{path} has {size} bytes instead of {expected.size}")
+            if files.sha256(path) != expected.sha256:
+                raise DamagedFile(f"{path} is not what was written: its SHA-256 differs")
+        except OSError as error:  # of a failing disk, or somebody else's file
+            raise DamagedFile(f"{path} cannot be read: {error.strerror or error}") from error
     return record
 
 
@@ -99,7 +102,7 @@ def examine(folder: Path) -> Examination:
     for step in committed(folder):
         try:
             return Examination(read_record(folder, step), tuple(damage))
-        except DamagedFile as reason:
+        except UserError as reason:
             damage.append(str(reason))
     return Examination(None, tuple(damage))
 

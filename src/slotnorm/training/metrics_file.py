@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from slotnorm.errors import DamagedFile, UserError
-from slotnorm.storage.files import open_in_place, sync_folder, write_at
+from slotnorm.storage.files import open_in_place, open_to_read, sync_folder, write_at
 from slotnorm.storage.seals import parse_json, read_bounded
 from slotnorm.training.observers import Observer
 from slotnorm.training.records import LARGEST_METRICS, MetricsFacts
@@ -108,7 +108,7 @@ def newest_validation(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
 def last_step(path: Path) -> int:
     """The step of the last whole line, 0 when there is none; nothing is verified."""
     try:
-        with open(path, "rb") as file:
+        with open_to_read(path) as file:
             file.seek(max(file.seek(0, os.SEEK_END) - _TAIL, 0))
             lines = file.read(_TAIL).split(b"\n")[:-1]
     except OSError:

@@ -227,7 +227,7 @@ def find(paths: Iterable[str | Path]) -> list[Run]:
     runs: dict[Path, Run] = {}
     refusals: dict[Path, UserError] = {}
     for path in map(Path, paths):
-        folders = folders_below(path, is_run)
+        folders = folders_below(path, looks_like_run)
         if not folders:
             raise UserError(
                 f"{path} is not a run and holds none: there is no experiment.json; `slotnorm train` makes one"
@@ -237,6 +237,8 @@ def find(paths: Iterable[str | Path]) -> list[Run]:
                 runs.setdefault(folder.resolve(), Run.open(folder))
             except UserError as error:
                 refusals.setdefault(folder.resolve(), error)
+            except OSError as error:
+                refusals.setdefault(folder.resolve(), UserError(f"cannot read {folder}: {error.strerror or error}"))
     if refusals and not runs:
         raise next(iter(refusals.values()))
     for refusal in refusals.values():
@@ -246,6 +248,14 @@ def find(paths: Iterable[str | Path]) -> list[Run]:
 
 def is_run(folder: Path) -> bool:
     return (folder / "experiment.json").is_file()
+
+
+def looks_like_run(folder: Path) -> bool:
+    """Whether it is a run, or was one before something happened to it: whoever searches hears of these, too."""
+    try:
+        return is_run(folder) or bool(checkpoints.committed(folder / "checkpoints"))
+    except OSError:  # nobody may look into it
+        return True
 
 
 def folders_below(path: Path, wanted: Callable[[Path], bool], depth: int = _DEPTH) -> list[Path]:
