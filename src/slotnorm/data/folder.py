@@ -24,7 +24,7 @@ from slotnorm.data.resize import centred_square, fit_square, method_of
 from slotnorm.data.scenes import CLEVR_PROPERTIES, Scenes
 from slotnorm.errors import UserError
 from slotnorm.runtime.progress import Progress
-from slotnorm.storage.files import open_to_read
+from slotnorm.storage.files import sha256
 
 _log = logging.getLogger(__name__)
 
@@ -60,10 +60,8 @@ class Survey:
         if self.items[0].objects is not None:
             paths.append(self.source / "properties.json")
         for path in paths:
-            with open_to_read(path) as file:
-                content = hashlib.file_digest(file, "sha256").hexdigest()
             name = path.relative_to(self.source).as_posix()
-            digest.update(f"{name}\0{content}\n".encode("utf-8", "surrogateescape"))
+            digest.update(f"{name}\0{sha256(path)}\n".encode("utf-8", "surrogateescape"))
         return digest.hexdigest()
 
 
