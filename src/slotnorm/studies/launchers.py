@@ -1,7 +1,7 @@
 """Where jobs run, one class each: a class here, or in a plugin, is what `--on NAME` names.
 
 A job is a command that can be given again and goes on where it stopped, and the folder that it writes. Launchers pass
-on commands and nothing else: no object of ours is pickled.
+on commands and nothing else; of what an engine pickles, nothing is read back.
 """
 
 import collections
