@@ -1,6 +1,6 @@
 """Time and memory of a forward and backward pass of the layer, as ratios to others, on one thread.
 
-    python benchmarks/layer.py [--rounds 15] [--quick] [--tokens 256]
+    python benchmarks/layer.py [--rounds 15] [--quick] [--tokens 256] [--dim 48] [--batch 4]
 
 Against (a) the paper's pseudocode in plain operations (tests/oracle.py) and (b) the PyPI package `slot-attention`; all
 of them run in every round, in an order drawn anew, and processor time is taken, which other programs on the machine
@@ -74,7 +74,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--quick", action="store_true", help="only three sizes")
-    parser.add_argument("--tokens", type=int, help="only sizes with so many")
+    for size in ("tokens", "dim", "batch"):
+        parser.add_argument(f"--{size}", type=int, help="only sizes with so many")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     keep_freed_memory()
@@ -87,7 +88,8 @@ def main() -> None:
     print("| N | D | K | B | time: plain / ours | slot-attention / ours | memory: ours / plain | / slot-attention |")
     print("|---|---|---|---|---|---|---|---|")
     for tokens, dim, slots, batch in sizes:
-        if arguments.tokens not in (None, tokens):
+        asked = (arguments.tokens, tokens), (arguments.dim, dim), (arguments.batch, batch)
+        if any(wanted not in (None, size) for wanted, size in asked):
             continue
         rivals = contestants(batch, tokens, dim, slots)
         rounds = arguments.rounds * (1 if tokens > 1000 else 5)
