@@ -7,12 +7,14 @@ import json
 import logging
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
 import pytest
+import torch
 
 import slotnorm
 import tiny
@@ -23,6 +25,7 @@ from slotnorm.cli.training_options import parse_sweep, parse_training
 from slotnorm.cli.values import read_numbers, read_range
 from slotnorm.errors import UserError
 from slotnorm.experiments import experiment, studies
+from slotnorm.runtime import torch_internals
 from slotnorm.storage.serialization import to_document
 from slotnorm.studies.options import Training
 from slotnorm.training.experiment_file import read_experiment, write_experiment
@@ -185,6 +188,22 @@ def test_too_little_memory_is_one_sentence_and_another_error_is_not(
     assert said.startswith("slotnorm: there is not enough memory (")
     assert said.endswith(f"{asked}); ask for fewer slots, or a smaller batch\n")
     with pytest.raises(RuntimeError, match="an error of ours"):
+        dispatch.run({"stumble": stumble}, ["stumble"])
+
+
+def test_a_torch_that_is_too_old_is_one_sentence_and_another_failed_import_is_not(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stumble() -> None:
+        raise ImportError("an error of ours")
+
+    monkeypatch.setattr(torch, "__version__", "2.5.1+cu124")
+    with pytest.raises(SystemExit) as ended:
+        dispatch.run({"work": lambda: runpy.run_path(torch_internals.__file__)}, ["work"])
+    assert ended.value.code == 2
+    sentence = "slotnorm: needs torch 2.13, this is 2.5.1+cu124: pip install 'torch>=2.13,<2.14'\n"
+    assert capsys.readouterr().err == sentence
+    with pytest.raises(ImportError, match="an error of ours"):
         dispatch.run({"stumble": stumble}, ["stumble"])
 
 

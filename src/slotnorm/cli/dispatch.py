@@ -72,6 +72,10 @@ def run(verbs: Verbs, arguments: list[str]) -> None:
         if error.errno not in _REFUSED or error.filename is None:
             raise
         _fail(f"cannot use {error.filename}: {error.strerror}; choose another place", UserError.exit_code)
+    except ImportError as error:
+        if not str(error).startswith("slotnorm needs "):  # a torch that is too old: runtime/torch_internals.py
+            raise
+        _fail(str(error).removeprefix("slotnorm "), UserError.exit_code)
     except (MemoryError, RuntimeError) as error:
         if not _is_of_memory(error):
             raise
