@@ -101,7 +101,7 @@ def test_the_whole_training_step_of_a_model_is_one_graph_with_the_same_numbers(k
     noise = torch.randn(4, 5, model.slot_attention.dim)
 
     def learn(inputs: torch.Tensor, properties: dict[str, torch.Tensor], noise: torch.Tensor) -> torch.Tensor:
-        return model.loss(model(inputs, noise=noise), inputs, properties)
+        return model.loss(model(inputs, noise=noise, iterations=2), inputs, properties)
 
     def numbers(step: Callable[..., torch.Tensor]) -> tuple[torch.Tensor, list[torch.Tensor | None]]:
         model.zero_grad(set_to_none=True)

@@ -17,11 +17,11 @@ from slotnorm.studies.sweep import plan
 from slotnorm.training.experiment_scenes import require_built
 
 
-@pytest.mark.usefixtures("quick_jobs")
+@pytest.mark.usefixtures("quick_jobs", "few_resamples")
 def test_a_figure_is_made_from_nothing(tmp_path, monkeypatch, capsys):
     out = tmp_path / "a figure"
     words = ["reproduce", "toy", "--seeds", "1", "--norms", "weighted_mean,weighted_sum", "--out", str(out)]
-    words += ["--steps", "4", "--scenes", "8", "--slots", "5,10,15"]
+    words += ["--steps", "2", "--scenes", "4", "--slots", "5,15"]
     monkeypatch.setenv("SLOTNORM_CACHE", str(tmp_path / "cache"))
     verbs.main(words)
     said = capsys.readouterr().out

@@ -490,6 +490,7 @@ def test_a_file_tells_the_scenes_of_each_number_of_slots(run: Run, data: Path, w
     assert evaluate(run, data).equals(whole)
 
 
+@pytest.mark.usefixtures("quick_jobs")
 def test_jobs_of_a_launcher_make_the_rows_of_one_process_also_by_ranges_of_scenes(
     run: Run, data: Path, whole: Rows, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -540,6 +541,7 @@ def test_what_only_jobs_can_do_is_refused_without_them(
     assert not (run.path / "rows").exists()
 
 
+@pytest.mark.usefixtures("quick_jobs")
 def test_an_evaluation_that_fails_on_a_launcher_says_why(
     run: Run, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
