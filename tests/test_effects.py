@@ -217,6 +217,9 @@ def test_the_forest_plot_has_a_row_for_each_and_is_drawn_alike_twice(measured: t
     assert drawn[0].groups[0].rows[0].label == "Baseline (3 runs, rough)"
     assert [row.label for row in drawn[0].groups[0].rows][-1] == "Proposed − others (rough)"
     assert len(drawn[2].groups[0].rows) == 5
+    assert drawn[0].key.endswith("right of 0 they keep more")
+    (alone, *_) = forests(effects([section_of(made_up(norms=("batch_norm",), slots=SLOTS, images=4))]))
+    assert alone.key.endswith("rough with fewer than 5 runs"), "a line that is not there is not explained"
     assert len(drawn[0].groups[0].rows[0].marks["f_ari"].dots) == 3
     assert draw_forest(drawn[0]) == draw_forest(drawn[0])
 

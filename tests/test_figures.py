@@ -123,7 +123,9 @@ def test_styles_and_widths_are_what_they_say(
     smallest = min(float(text.get("font-size", "0")) for text in root.iter(f"{SVG}text"))
     assert smallest >= 0.79 * STYLES[style].text  # also where a panel is of three sets
     with Image.open(io.BytesIO(files["png"])) as image:
-        corner = image.convert("RGB").getpixel((0, 0))
+        assert image.mode == "RGB"
+        corner, dots = image.getpixel((0, 0)), image.info["dpi"]
+        assert image.width / dots[0] == pytest.approx(inches[style != "paper"], abs=0.01)
     assert corner == tuple(int(STYLES[choice.style].background[place : place + 2], 16) for place in (1, 3, 5))
 
 

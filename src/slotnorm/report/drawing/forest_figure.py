@@ -23,8 +23,9 @@ _ABOVE, _BELOW = 13.0, 15.0
 _NEUTRAL = "#4a4a4a"
 _DOTS = (
     "hollow: each run; filled: their median; line: its 95 % interval over scenes and runs, rough with fewer than "
-    f"{FEW_RUNS} runs; proposed (weighted sum, batch norm) − others (baseline, layer norm): right of 0 they keep more"
+    f"{FEW_RUNS} runs"
 )
+_TOGETHER = "; proposed (weighted sum, batch norm) − others (baseline, layer norm): right of 0 they keep more"
 _PAIRS = "difference of median changes, 95 % interval, on the same scenes; right of 0 the first keeps more of its score"
 
 
@@ -82,11 +83,19 @@ def forests(effects: Sequence[Effect]) -> list[Forest]:
     first = [effect for effect in everything if effect.place == 0]
     later = [effect for effect in everything if effect.place > 0]
     forests = [
-        _forest("effect", "From the training K to three times it", _DOTS, first, _changes),
-        _forest("effect with more objects", "The same with more objects than in training", _DOTS, later, _changes),
+        _forest("effect", "From the training K to three times it", _dots(first), first, _changes),
+        _forest(
+            "effect with more objects", "The same with more objects than in training", _dots(later), later, _changes
+        ),
         _forest("effect differences", "How much more one score changes than the other", _PAIRS, first, _differences),
     ]
     return [forest for forest in forests if forest.groups]
+
+
+def _dots(effects: Sequence[Effect]) -> str:
+    """What the marks mean; the proposed together are told of where there is such a line."""
+    pairs = {(pair.norm, pair.than) for effect in effects for pair in effect.differences}
+    return _DOTS + _TOGETHER * (PROPOSED_LESS_OTHERS in pairs)
 
 
 def _forest(
