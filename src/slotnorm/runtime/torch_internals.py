@@ -52,8 +52,7 @@ def quick_apply(function: type[torch.autograd.Function]) -> Callable[..., Any]:
 def beneath_autograd() -> AbstractContextManager[Any]:
     """Where gradients are off, a region whose operators automatic differentiation does not even look at.
 
-    For the inside of a Function. What it would do there, a step of every call and a record of every view, is 7 % and
-    more of a pass over few tokens.
+    For the inside of a Function, where it would take a step in every call and keep a record of every view in vain.
     """
     region: Callable[[], AbstractContextManager[Any]] | None
     region = getattr(torch._C, "_AutoDispatchBelowADInplaceOrView", None)
