@@ -35,10 +35,12 @@ def open_to_read(path: Path) -> BinaryIO:
     The one way to open what somebody may have put there: nothing waits, and a size that was looked at is the size.
     """
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | PLAIN & ~getattr(os, "O_NOFOLLOW", 0))
-    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
         return open(descriptor, "rb")
     os.close(descriptor)
-    raise OSError(errno.EISDIR, "it is not a file", str(path))
+    reason = os.strerror(errno.EISDIR) if stat.S_ISDIR(mode) else "it is not a file"
+    raise OSError(errno.EISDIR, reason, str(path))
 
 
 def sync_folder(folder: Path) -> None:
