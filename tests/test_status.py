@@ -171,7 +171,7 @@ def test_cancel_asks_the_launcher_that_has_the_jobs_and_notes_it(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(status, "find_launcher", lambda name: {"somewhere": Queue}[name])
         verbs.main(["status", str(tmp_path), "--cancel"])
-        assert capsys.readouterr().out.endswith("1 jobs of somewhere are cancelled; those that ran save first\n")
+        assert capsys.readouterr().out.endswith("1 job of somewhere cancelled; what ran saves first\n")
         assert Queue.cancelled == ["17"]
         assert only(tmp_path / "waits").note == "cancelled by `slotnorm status --cancel`"
         verbs.main(["status", str(tmp_path), "--cancel"])

@@ -114,7 +114,7 @@ def test_status_cancels_and_the_same_command_continues(
     for seed in (1, 2):  # on the two nodes; the third waits
         sweep.until_saved(f"toy-weighted_sum-{seed}")
     command = [sys.executable, "-m", "slotnorm", "status", str(sweep.runs), "--cancel"]
-    assert "3 jobs of slurm are cancelled" in ask(slurm, *command)
+    assert "3 jobs of slurm cancelled" in ask(slurm, *command)
     assert sweep.wait() == 1
     assert sweep.said.count("failed, cancelled by `slotnorm status --cancel`") == 3
     assert not ask(slurm, "squeue", "--noheader", "--states=PENDING,RUNNING")

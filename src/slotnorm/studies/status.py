@@ -88,9 +88,12 @@ def cancel(statuses: Sequence[RunStatus]) -> str:
             write_note(path, dataclasses.replace(note, state="cancelled", reason=CANCELLED))
         if jobs:
             launcher.cancel([note.ticket for _, note in jobs])
-            lines.append(f"{len(jobs)} jobs of {name} are cancelled; those that ran save first")
+            lines.append(f"{len(jobs)} {'job' if len(jobs) == 1 else 'jobs'} of {name} cancelled; what ran saves first")
         if others := len(noted) - len(jobs):
-            lines.append(f"{others} runs belong to a command that runs on {name}; Ctrl-C in its terminal stops it")
+            lines.append(
+                f"{others} {'run belongs' if others == 1 else 'runs belong'} to a command that runs on {name}; "
+                "Ctrl-C in its terminal stops it"
+            )
     return "\n".join(lines or ["no job waits or runs"])
 
 
