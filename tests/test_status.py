@@ -179,7 +179,7 @@ def test_cancel_asks_the_launcher_that_has_the_jobs_and_notes_it(
         Queue.outlives = False
         ask(tmp_path / "waits")
         verbs.main(["status", str(tmp_path), "--cancel"])
-        sentence = "1 runs belong to a command that runs on somewhere; Ctrl-C in its terminal stops it\n"
+        sentence = "1 run belongs to a command that runs on somewhere; Ctrl-C in its terminal stops it\n"
         assert capsys.readouterr().out.endswith(sentence)
 
 
