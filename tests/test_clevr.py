@@ -162,8 +162,8 @@ def test_an_interrupted_conversion_continues_to_the_same_bytes(tmp_path, monkeyp
     monkeypatch.setattr(clevr, "_CHUNK", 2)
     whole = clevr.convert(FILE, tmp_path / "whole", splits=(5, 1, 2))
 
-    def stopping(path, start=0):
-        for number, record in enumerate(records(path, start), start):
+    def stopping(path, start, largest):
+        for number, record in enumerate(records(path, start, largest), start):
             if number == after:
                 raise Stopped
             yield record
