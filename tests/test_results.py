@@ -78,6 +78,7 @@ COMPLETE = (
     "toy-properties",
     "toy-ablation",
     "clevr-mini-6-7",
+    "small-6-7",
 )
 
 
