@@ -28,7 +28,7 @@ NAMES = [
 CONFIGURATION = f"""
 [mypy]
 strict = true
-mypy_path = {SOURCE}
+{f"mypy_path = {SOURCE}" if SOURCE.name == "src" else ""}
 follow_imports = skip
 [mypy-slotnorm.*]
 follow_imports = normal
