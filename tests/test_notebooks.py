@@ -18,7 +18,8 @@ def test_a_notebook_runs_and_shows_a_picture(path, tmp_path):
     environment = os.environ | {"SLOTNORM_CACHE": str(tmp_path / "cache"), "IPYTHONDIR": str(tmp_path / "ipython")}
     environment.pop("MPLBACKEND", None)  # a notebook shows its figures
     notebook = nbformat.read(path, as_version=4)
-    patience = {"timeout": 600, "startup_timeout": 600, "iopub_timeout": 600}  # on a busy machine 60 and 4 are short
+    # on a busy machine 60 and 4 seconds are short; a word that the kernel lost is waited for as long as the last
+    patience = {"timeout": 600, "startup_timeout": 600, "iopub_timeout": 60}
     client = nbclient.NotebookClient(notebook, resources={"metadata": {"path": str(tmp_path)}}, **patience)
     with client.setup_kernel(env=environment):
         for number, cell in enumerate(notebook.cells):
