@@ -284,7 +284,16 @@ def test_more_nodes_than_there_are_would_wait_forever_and_are_refused(
     Slurm(nodes=3, partition="gone").check(folders)  # the scheduler's own words say it, when it is given the jobs
 
 
-def test_whatever_keeps_ray_from_starting_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("address", "what", "way_out"),
+    [
+        (None, "Ray cannot start here", "the same command tries again"),
+        ("10.9:1", "Ray cannot join --address 10.9:1", "give that of a cluster that runs, or leave it out"),
+    ],
+)
+def test_whatever_keeps_ray_from_starting_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, address: str | None, what: str, way_out: str
+) -> None:
     """Ray raises a bare Exception when its own daemons take longer than it waits."""
 
     def init(**_: object) -> None:
@@ -294,9 +303,8 @@ def test_whatever_keeps_ray_from_starting_is_one_sentence(monkeypatch: pytest.Mo
     for variable in ("RAY_USAGE_STATS_ENABLED", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):
         monkeypatch.setenv(variable, "0")  # they are set for Ray, and put back after this test
     with pytest.raises(UserError) as refused:
-        ray._connect(None)
-    sentence = "Ray cannot start here: The current node timed out during startup; the same command tries again"
-    assert str(refused.value) == sentence
+        ray._connect(address)
+    assert str(refused.value) == f"{what}: The current node timed out during startup; {way_out}"
 
 
 def test_slurm_is_asked_seldom_and_a_silent_controller_loses_no_job(

@@ -159,9 +159,12 @@ def _connect(address: str | None) -> Any:
             configure_logging=False, **more,
         )  # fmt: skip
     except Exception as error:  # also of no kind of its own, as when it took too long on a busy machine
-        what = "Ray cannot start here" if address is None else f"Ray cannot join --address {address}"
         reason = " ".join(str(error).split())[:200].rstrip(".")
-        raise UserError(f"{what}: {reason}; the same command tries again") from None
+        if address is None:
+            raise UserError(f"Ray cannot start here: {reason}; the same command tries again") from None
+        raise UserError(
+            f"Ray cannot join --address {address}: {reason}; give that of a cluster that runs, or leave it out"
+        ) from None
     return ray
 
 
