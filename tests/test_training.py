@@ -367,7 +367,7 @@ def test_scenes_without_masks_train_and_have_no_segmentation_scores(tmp_path: Pa
     [
         ("clevr-6-7", "`slotnorm data clevr --from clevr_with_masks_train.tfrecords --protocol paper`"),
         ("movi-6-7", "movi-c/paper/train --backbone vit_base_patch8_224.dino --weights hub`"),
-        ("clevr-mini-6-7", "`slotnorm data folder --from clevr-mini/train --size 64 --out "),
+        ("clevr-mini-6-7", "`slotnorm data folder --from clevr-mini/train --size 32 --out "),
     ],
 )
 def test_data_that_is_not_there_is_one_sentence_with_the_command_that_makes_it(

@@ -30,7 +30,7 @@ ANY_NUMBER = (0, 255)  # of objects: also where nobody counted them
 _FEATURES = "slotnorm data features --from {images} --backbone vit_base_patch8_224.dino --weights hub"
 _COMMANDS = {
     "clevr": "slotnorm data clevr --from clevr_with_masks_train.tfrecords --protocol {protocol}",
-    "clevr-mini": "slotnorm data folder --from clevr-mini/{split} --size 64 --out {folder}",
+    "clevr-mini": "slotnorm data folder --from clevr-mini/{split} --size 32 --out {folder}",
     "movi-c-features": _FEATURES,
     "movi-d-features": _FEATURES,
 }

@@ -20,7 +20,7 @@ _CLAIMS = (
     "the runs of this report, failed ones left out, as there. A comparison is decided only when its whole 95 % "
     "interval lies on one side, else the claim is undecided. Unfold a claim for the paper's sentence, how it is read, "
     "and the numbers.",
-    "Behind each stands the scale of the runs: full is the paper's own, clevr-mini has CLEVR pictures of 64x64 pixels, "
+    "Behind each stands the scale of the runs: full is the paper's own, clevr-mini has CLEVR pictures of 32x32 pixels, "
     "small and toy have scenes that this program made, and exact needs no run. K is the number of slots; the proposed "
     "are weighted sum and batch norm; (6, 7) are models trained on at most 6 objects with 7 slots; CLEVR10 are scenes "
     "of CLEVR with at most 10 objects; l2 is the squared error of what is rebuilt.",
