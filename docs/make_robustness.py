@@ -9,10 +9,10 @@ of the place, so the same weights make a model for larger images, which has more
 
 import argparse
 import dataclasses
-from pathlib import Path
 
 import numpy as np
 import torch
+from computed_tables import ROOT, markdown, published_models, put
 
 import slotnorm as sn
 from slotnorm.config import ImageModel
@@ -22,9 +22,7 @@ from slotnorm.models import SlotModel
 from slotnorm.models.building import build
 from slotnorm.normalization import normalizations
 from slotnorm.training.experiment_scenes import evaluation_scenes
-from slotnorm.training.loading import load
 
-ROOT = Path(__file__).resolve().parents[1]
 STUDY = studies()["toy"]
 ITERATIONS = range(1, 11)
 SIZE = 48
@@ -36,22 +34,11 @@ def main() -> None:
     options.add_argument("--scenes", type=int, default=STUDY.test_scenes)
     num = options.parse_args().scenes
     torch.set_num_threads(1)
-    models = {norm: published(norm) for norm in MAIN}
+    models = {norm: published_models(STUDY.name, norm) for norm in MAIN}
     tables = {"iterations": over_iterations(models, num), "size": over_sizes(models, num)}
-    page = ROOT / "docs" / "robustness.md"
-    text = page.read_text(encoding="utf-8")
-    for name, table in tables.items():
-        print(table, end="\n\n")
-        begin, end = f"<!-- computed: {name} -->\n", "\n<!-- end -->"
-        before, rest = text.split(begin)
-        text = before + begin + table + end + rest.split(end, 1)[1]
+    print("\n\n".join(tables.values()))
     if num == STUDY.test_scenes:
-        page.write_text(text, encoding="utf-8")
-
-
-def published(norm: str) -> list[SlotModel]:
-    """The models of all published runs of a normalization."""
-    return [load(run) for run in sorted((ROOT / "results" / STUDY.name).glob(f"{STUDY.name}-{norm}-*"))]
+        put(ROOT / "docs" / "robustness.md", tables)
 
 
 def over_iterations(models: dict[str, list[SlotModel]], num: int) -> str:
@@ -108,11 +95,6 @@ def at_size(model: SlotModel, size: int) -> SlotModel:
     resized = build(dataclasses.replace(experiment, recipe=recipe, scenes=scenes))
     resized.load_state_dict(model.state_dict())
     return resized.eval()
-
-
-def markdown(head: list[str], lines: list[list[str]]) -> str:
-    """A table."""
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *lines))
 
 
 if __name__ == "__main__":
