@@ -101,6 +101,16 @@ def test_wide_labels_are_counted_without_a_second_copy_of_them():
     np.testing.assert_allclose(expected, foreground_oracle(true, predicted), rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize(("rows", "columns"), [(1, 32767), (1, 32768), (2, 16384), (32768, 1), (7, 4681), (3, 10923)])
+@pytest.mark.parametrize("images", [1, 2])
+def test_tables_are_exact_where_their_cells_no_longer_fit_into_16_bits(rows, columns, images):
+    true, predicted = random_labels((images, 8), rows, 5), random_labels((images, 8), columns, 6)
+    true[-1, -1], predicted[-1, -1] = rows - 1, columns - 1  # the last cell of all
+    expected = torch.zeros(images, rows, columns, dtype=torch.int64)
+    expected.index_put_((torch.arange(images)[:, None], true, predicted), torch.tensor(1), accumulate=True)
+    assert torch.cat(list(count_tables(true, predicted))).equal(expected)
+
+
 def test_an_image_without_foreground_has_no_foreground_score_but_an_overall_one():
     true, predicted = random_labels((3, 6, 6), 4, 5), random_labels((3, 6, 6), 4, 6)
     true[1] = 0
