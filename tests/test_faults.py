@@ -455,6 +455,47 @@ def test_damaged_metrics_are_named_and_the_weights_go_on(
     assert [row["step"] for row in run.metrics()] == [14, 14]
 
 
+def test_metrics_that_a_failing_disk_does_not_give_are_damaged_ones(
+    tmp_path: Path, data: Path, unbroken: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = copy(unbroken, tmp_path)
+    path, read = run.path / "metrics.jsonl", files.open_to_read
+
+    def failing(asked: Path) -> Any:
+        if asked == path:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(asked))
+        return read(asked)
+
+    monkeypatch.setattr(files, "open_to_read", failing)
+    assert run.summary().startswith(f"{run.path}: step 12 of 12")
+    longer = dataclasses.replace(run.experiment, recipe=dataclasses.replace(run.experiment.recipe, steps=14))
+    assert train(longer, tmp_path, data=data).step == 14
+    sentence = f"cannot read {path}: Input/output error"
+    assert f"{sentence}; none of it is used, and the weights are not concerned" in caplog.text
+    assert f"{sentence}; it is kept as metrics.damaged-12.jsonl; metrics begin anew" in caplog.text
+    assert path.read_bytes()
+
+
+@pytest.mark.parametrize("what", ["file", "link"])
+def test_something_else_in_the_place_of_the_checkpoints_is_damage_and_not_a_start(
+    tmp_path: Path, data: Path, unbroken: Run, what: str
+) -> None:
+    run = copy(unbroken, tmp_path)
+    shutil.rmtree(run.checkpoints)
+    run.checkpoints.touch() if what == "file" else run.checkpoints.symlink_to("/nowhere")
+    assert str(run.standing()) == f"damaged ({run.checkpoints} is not a folder), whole at step 0 of 12"
+    with pytest.raises(NoUsableCheckpoint, match=f"{run.checkpoints} is not a folder; nothing was deleted"):
+        train(run.experiment, tmp_path, data=data)
+    (status,) = read_status([run.path])
+    assert "is not a folder" in status.note
+
+
+def test_something_else_in_the_place_of_a_folder_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "rows").touch()
+    with pytest.raises(UserError, match="rows: there is something else of that name; move it away"):
+        files.make_subfolder(tmp_path / "rows")
+
+
 def test_metrics_are_cut_back_to_the_checkpoint(tmp_path: Path, data: Path, unbroken: Run) -> None:
     run = copy(unbroken, tmp_path)
     for path in run.checkpoints.glob("step-12.*"):

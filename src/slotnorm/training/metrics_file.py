@@ -123,7 +123,10 @@ def last_step(path: Path) -> int:
 
 def _verified(path: Path, known: MetricsFacts | None) -> tuple[bytes, bytes]:
     """The bytes that `known` describes, and those behind them."""
-    content = read_bounded(path, LARGEST_METRICS) if path.is_file() else b""
+    try:
+        content = read_bounded(path, LARGEST_METRICS) if path.is_file() else b""
+    except UserError as error:  # of a failing disk, or somebody else's file
+        raise DamagedFile(str(error)) from error
     if known is None:
         return b"", content
     saved = content[: known.bytes]
