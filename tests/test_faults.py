@@ -17,6 +17,7 @@ import torch
 
 import processes
 import tiny
+from slotnorm.cli.verbs import main
 from slotnorm.config import Experiment
 from slotnorm.errors import DamagedFile, NoUsableCheckpoint, UserError
 from slotnorm.models.weights import unpack
@@ -503,6 +504,27 @@ def test_metrics_are_cut_back_to_the_checkpoint(tmp_path: Path, data: Path, unbr
     with open(run.path / "metrics.jsonl", "a") as file:
         file.write('{"step": 12, "loss": 99}\n{"step": 14, "lo')
     assert_same(train(run.experiment, tmp_path, data=data), unbroken)
+
+
+def test_folders_whose_names_are_not_text_hold_runs_that_go_on(
+    tmp_path: Path, data: Path, unbroken: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Only the data's folder must have a name that a run's experiment.json can remember."""
+    odd = tmp_path / os.fsdecode(b"\xff")
+    shutil.copytree(unbroken.path, odd / unbroken.name)
+    for path in (odd / unbroken.name / "checkpoints").glob("step-12.*"):
+        path.unlink()
+    run = train(unbroken.experiment, odd, data=data)
+    assert_same(run, unbroken)
+    words = f"eval {odd} --dataset mine --data {data} --slots 3 --scenes 4 --csv {odd}/rows.csv"
+    main(words.split())
+    main(f"report {odd} --out {odd}/report --no-models".split())
+    assert (odd / "report" / "index.html").is_file()
+    assert "\\udcff" in capsys.readouterr().out.replace("\udcff", "\\udcff")
+    shutil.copytree(data, odd / "data")
+    with pytest.raises(UserError, match="cannot be read again"):
+        train(unbroken.experiment, tmp_path / "runs", data=odd / "data")
+    assert not list((tmp_path / "runs").iterdir())
 
 
 def test_a_full_disk_leaves_the_old_checkpoints_and_no_partial_file(tmp_path: Path, data: Path) -> None:

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from slotnorm.data.scenes import Scenes
-from slotnorm.errors import DamagedFile, UserError
+from slotnorm.errors import DamagedFile, UserError, printable
 from slotnorm.evaluation import failed_runs, row_files
 from slotnorm.evaluation.measurement import VISIBLE
 from slotnorm.evaluation.rows import MISSING, Rows
@@ -277,13 +277,13 @@ def plan_evaluations(
     asked = None if slots is None else tuple(slots)
     left_out = [] if left_out is None else left_out
     runs = _finished_runs(find(paths, left_out), unfinished, left_out)
-    planned = []
+    planned: list[RunEvaluation] = []
     for run in runs:
         tests = find_tests(run, dataset, objects, data)
         try:
             model = run.model().to(chosen)
         except UserError as error:
-            if len(runs) == 1:
+            if run is runs[-1] and not planned:  # there is no other
                 raise
             _log.warning(f"warning: {error}; {run.path} is left out")
             left_out.append(LeftOut(run.path, str(error), is_damaged=True))
@@ -329,7 +329,7 @@ def describe(rows: Rows, judged: dict[str, Any] | None) -> str:
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     table = ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines]
     run, dataset = rows.unique("run")[0], rows.unique("dataset")[0]
-    return "\n".join([f"{run} on {dataset}: {_counts(rows)}{_verdict(judged)}", *table])
+    return "\n".join([f"{printable(run)} on {dataset}: {_counts(rows)}{_verdict(judged)}", *table])
 
 
 def _mean(rows: Rows, source: str, metric: str) -> float:

@@ -10,7 +10,7 @@ from typing import Any
 
 from slotnorm import __version__
 from slotnorm.config import Experiment, dataset_label
-from slotnorm.errors import DamagedFile, UserError
+from slotnorm.errors import DamagedFile, UserError, printable
 from slotnorm.experiments import command_line
 from slotnorm.models import SlotModel, weights
 from slotnorm.runtime.source import source_commit
@@ -133,7 +133,7 @@ class Run:
         scores = "  ".join(f"{name} {value:.4g}" for name, value in self.validation().items())
         record = self.record()
         minutes = f"{record.seconds / 60:.1f} min"
-        return f"{self.path}: step {record.step} of {self.experiment.recipe.steps}  {scores}  {minutes}"
+        return f"{printable(str(self.path))}: step {record.step} of {self.experiment.recipe.steps}  {scores}  {minutes}"
 
     @property
     def command(self) -> str:
