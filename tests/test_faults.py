@@ -19,7 +19,7 @@ import processes
 import tiny
 from slotnorm.cli.verbs import main
 from slotnorm.config import Experiment
-from slotnorm.errors import DamagedFile, NoUsableCheckpoint, UserError
+from slotnorm.errors import DamagedFile, LostFolder, NoUsableCheckpoint, UserError
 from slotnorm.models.weights import unpack
 from slotnorm.report.reading import read
 from slotnorm.runtime.signals import Stop
@@ -33,6 +33,7 @@ from slotnorm.studies.run_evaluation import plan_evaluations
 from slotnorm.studies.status import read_status
 from slotnorm.training import checkpoints
 from slotnorm.training.loop import train
+from slotnorm.training.observers import Observer
 from slotnorm.training.runs import Run, find
 
 
@@ -475,6 +476,34 @@ def test_metrics_that_a_failing_disk_does_not_give_are_damaged_ones(
     assert f"{sentence}; none of it is used, and the weights are not concerned" in caplog.text
     assert f"{sentence}; it is kept as metrics.damaged-12.jsonl; metrics begin anew" in caplog.text
     assert path.read_bytes()
+
+
+@pytest.mark.parametrize("how", ["removed", "replaced", "emptied", "appended to"])
+def test_metrics_that_are_lost_while_they_are_written_end_the_training(
+    tmp_path: Path, data: Path, unbroken: Run, how: str
+) -> None:
+    path = tmp_path / unbroken.name / "metrics.jsonl"
+
+    class Meddler(Observer, registered=False):
+        name = "meddler"
+
+        def on_step(self, step: int, numbers: dict[str, float]) -> None:
+            if step == 6 and how == "emptied":
+                os.truncate(path, 0)
+            elif step == 6 and how == "appended to":
+                with open(path, "ab") as file:
+                    file.write(b"{}\n" * 1000)
+            elif step == 6:
+                path.unlink()
+                if how == "replaced":
+                    path.mkdir()
+
+    with pytest.raises(LostFolder, match=f"{path} was removed, replaced or changed while it was written; nothing"):
+        train(unbroken.experiment, tmp_path, data=data, observers=[Meddler()])
+    run = Run.open(path.parent)
+    assert run.step == 4
+    assert_same(train(unbroken.experiment, tmp_path, data=data), unbroken, but=("metrics", "files"))
+    assert run.metrics()[-1]["step"] == 12
 
 
 @pytest.mark.parametrize("what", ["file", "link"])
