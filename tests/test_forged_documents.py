@@ -51,7 +51,7 @@ OTHERS = [
 MOST_MEMORY = 200 << 20  # what reading forged documents of a few kilobytes may take
 
 
-def forge(path: Path, content: Any, seal: seals.Seal) -> None:
+def seal_anything(path: Path, content: Any, seal: seals.Seal) -> None:
     """Seal a document as whoever wants to can, also one that `write_sealed` would not write."""
     path.write_bytes(seal.close(content))
 
@@ -119,7 +119,9 @@ def documents(folder: Path) -> dict[str, Document]:
     def sealed(
         path: Path, *readers: Callable[[], Any], seal: seals.Seal = seals.RECORD, verbs: Sequence[list[str]] = ()
     ) -> Document:
-        return Document(read_sealed(path, seal), lambda content: forge(path, content, seal), list(readers), list(verbs))
+        return Document(
+            read_sealed(path, seal), lambda content: seal_anything(path, content, seal), list(readers), list(verbs)
+        )
 
     def resume() -> None:
         train(tiny.experiment(steps=4), folder / "runs", data=folder / "set")
