@@ -47,7 +47,7 @@ class Soak:
         return processes.train(EXPERIMENT, self.into, self.data, **({"fault": fault} if fault else {}))
 
     def require(self, command: processes.Command, *codes: int) -> int:
-        code = command.wait()
+        code = command.wait(1200)  # a busy machine is not a broken promise
         if code not in codes or "Traceback" in command.said:
             raise AssertionError(f"exit code {code}, not one of {codes}: {command.said}")
         return code

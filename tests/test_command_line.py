@@ -2,11 +2,13 @@
 
 import contextlib
 import dataclasses
+import errno
 import io
 import json
 import logging
 import os
 import re
+import resource
 import runpy
 import subprocess
 import sys
@@ -16,6 +18,7 @@ from typing import Annotated, Literal
 import pytest
 import torch
 
+import processes
 import slotnorm
 import tiny
 from slotnorm.cli import dispatch, verbs
@@ -189,6 +192,63 @@ def test_too_little_memory_is_one_sentence_and_another_error_is_not(
     assert said.endswith(f"{asked}); ask for fewer slots, or a smaller batch\n")
     with pytest.raises(RuntimeError, match="an error of ours"):
         dispatch.run({"stumble": stumble}, ["stumble"])
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (
+            OSError(errno.EMFILE, "Too many open files", "x.npy"),
+            "cannot open x.npy: Too many open files; raise the limit",
+        ),
+        (OSError(errno.ENFILE, "Too many open files in system"), "cannot go on: Too many open files in system; close"),
+        (
+            BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"),
+            "unavailable; raise the limit on processes",
+        ),
+        (RuntimeError("can't start new thread"), "cannot go on: can't start new thread; raise the limit on processes"),
+        (FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']"), "['/tmp']; set TMPDIR to"),
+    ],
+)
+def test_a_limit_of_the_process_is_one_sentence(
+    error: Exception, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stumble() -> None:
+        raise error
+
+    with pytest.raises(SystemExit) as ended:
+        dispatch.run({"stumble": stumble}, ["stumble"])
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert sentence in said
+    assert said.count("\n") == 1
+
+
+def test_few_open_files_are_one_sentence_and_no_advice_to_delete_a_set(tmp_path: Path) -> None:
+    """With the limit itself: whatever file it is that cannot be opened."""
+    data = tiny.build_scenes(tmp_path / "data").directory
+    met = 0
+    for limit in (6, 10, 16, 24):
+        word = processes.Command(["data", "check", str(data)], tmp_path / f"{limit}.txt", None, limit_open_files, limit)
+        code = word.wait()
+        assert "Traceback" not in word.said
+        assert "build the set again" not in word.said
+        assert code in (0, 2)
+        met += code == 2
+    assert met
+
+
+def limit_open_files(number: int) -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (number, number))
+
+
+def test_a_name_that_the_terminal_cannot_show_is_an_escape() -> None:
+    """In a terminal of another encoding, and where a file's name is not text at all."""
+    for encoding, shown in (("ascii:strict", b"\\xfc \\udcff\n"), ("utf-8:strict", "ü \\udcff\n".encode())):
+        program = 'from slotnorm.cli import dispatch; dispatch.run({"show": lambda: print("\\xfc \\udcff")}, ["show"])'
+        environment = {**os.environ, "PYTHONIOENCODING": encoding}
+        ended = subprocess.run([sys.executable, "-c", program], capture_output=True, env=environment, check=False)
+        assert (ended.returncode, ended.stdout) == (0, shown)
 
 
 def test_a_torch_that_is_too_old_is_one_sentence_and_another_failed_import_is_not(

@@ -17,8 +17,9 @@ import torch
 
 import processes
 import tiny
+from slotnorm.cli.verbs import main
 from slotnorm.config import Experiment
-from slotnorm.errors import DamagedFile, NoUsableCheckpoint, UserError
+from slotnorm.errors import DamagedFile, LostFolder, NoUsableCheckpoint, UserError
 from slotnorm.models.weights import unpack
 from slotnorm.report.reading import read
 from slotnorm.runtime.signals import Stop
@@ -32,6 +33,7 @@ from slotnorm.studies.run_evaluation import plan_evaluations
 from slotnorm.studies.status import read_status
 from slotnorm.training import checkpoints
 from slotnorm.training.loop import train
+from slotnorm.training.observers import Observer
 from slotnorm.training.runs import Run, find
 
 
@@ -455,6 +457,75 @@ def test_damaged_metrics_are_named_and_the_weights_go_on(
     assert [row["step"] for row in run.metrics()] == [14, 14]
 
 
+def test_metrics_that_a_failing_disk_does_not_give_are_damaged_ones(
+    tmp_path: Path, data: Path, unbroken: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = copy(unbroken, tmp_path)
+    path, read = run.path / "metrics.jsonl", files.open_to_read
+
+    def failing(asked: Path) -> Any:
+        if asked == path:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(asked))
+        return read(asked)
+
+    monkeypatch.setattr(files, "open_to_read", failing)
+    assert run.summary().startswith(f"{run.path}: step 12 of 12")
+    longer = dataclasses.replace(run.experiment, recipe=dataclasses.replace(run.experiment.recipe, steps=14))
+    assert train(longer, tmp_path, data=data).step == 14
+    sentence = f"cannot read {path}: Input/output error"
+    assert f"{sentence}; none of it is used, and the weights are not concerned" in caplog.text
+    assert f"{sentence}; it is kept as metrics.damaged-12.jsonl; metrics begin anew" in caplog.text
+    assert path.read_bytes()
+
+
+@pytest.mark.parametrize("how", ["removed", "replaced", "emptied", "appended to"])
+def test_metrics_that_are_lost_while_they_are_written_end_the_training(
+    tmp_path: Path, data: Path, unbroken: Run, how: str
+) -> None:
+    path = tmp_path / unbroken.name / "metrics.jsonl"
+
+    class Meddler(Observer, registered=False):
+        name = "meddler"
+
+        def on_step(self, step: int, numbers: dict[str, float]) -> None:
+            if step == 6 and how == "emptied":
+                os.truncate(path, 0)
+            elif step == 6 and how == "appended to":
+                with open(path, "ab") as file:
+                    file.write(b"{}\n" * 1000)
+            elif step == 6:
+                path.unlink()
+                if how == "replaced":
+                    path.mkdir()
+
+    with pytest.raises(LostFolder, match=f"{path} was removed, replaced or changed while it was written; nothing"):
+        train(unbroken.experiment, tmp_path, data=data, observers=[Meddler()])
+    run = Run.open(path.parent)
+    assert run.step == 4
+    assert_same(train(unbroken.experiment, tmp_path, data=data), unbroken, but=("metrics", "files"))
+    assert run.metrics()[-1]["step"] == 12
+
+
+@pytest.mark.parametrize("what", ["file", "link"])
+def test_something_else_in_the_place_of_the_checkpoints_is_damage_and_not_a_start(
+    tmp_path: Path, data: Path, unbroken: Run, what: str
+) -> None:
+    run = copy(unbroken, tmp_path)
+    shutil.rmtree(run.checkpoints)
+    run.checkpoints.touch() if what == "file" else run.checkpoints.symlink_to("/nowhere")
+    assert str(run.standing()) == f"damaged ({run.checkpoints} is not a folder), whole at step 0 of 12"
+    with pytest.raises(NoUsableCheckpoint, match=f"{run.checkpoints} is not a folder; nothing was deleted"):
+        train(run.experiment, tmp_path, data=data)
+    (status,) = read_status([run.path])
+    assert "is not a folder" in status.note
+
+
+def test_something_else_in_the_place_of_a_folder_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "rows").touch()
+    with pytest.raises(UserError, match="rows: there is something else of that name; move it away"):
+        files.make_subfolder(tmp_path / "rows")
+
+
 def test_metrics_are_cut_back_to_the_checkpoint(tmp_path: Path, data: Path, unbroken: Run) -> None:
     run = copy(unbroken, tmp_path)
     for path in run.checkpoints.glob("step-12.*"):
@@ -462,6 +533,27 @@ def test_metrics_are_cut_back_to_the_checkpoint(tmp_path: Path, data: Path, unbr
     with open(run.path / "metrics.jsonl", "a") as file:
         file.write('{"step": 12, "loss": 99}\n{"step": 14, "lo')
     assert_same(train(run.experiment, tmp_path, data=data), unbroken)
+
+
+def test_folders_whose_names_are_not_text_hold_runs_that_go_on(
+    tmp_path: Path, data: Path, unbroken: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Only the data's folder must have a name that a run's experiment.json can remember."""
+    odd = tmp_path / os.fsdecode(b"\xff")
+    shutil.copytree(unbroken.path, odd / unbroken.name)
+    for path in (odd / unbroken.name / "checkpoints").glob("step-12.*"):
+        path.unlink()
+    run = train(unbroken.experiment, odd, data=data)
+    assert_same(run, unbroken)
+    words = f"eval {odd} --dataset mine --data {data} --slots 3 --scenes 4 --csv {odd}/rows.csv"
+    main(words.split())
+    main(f"report {odd} --out {odd}/report --no-models".split())
+    assert (odd / "report" / "index.html").is_file()
+    assert "\\udcff" in capsys.readouterr().out.replace("\udcff", "\\udcff")
+    shutil.copytree(data, odd / "data")
+    with pytest.raises(UserError, match="cannot be read again"):
+        train(unbroken.experiment, tmp_path / "runs", data=odd / "data")
+    assert not list((tmp_path / "runs").iterdir())
 
 
 def test_a_full_disk_leaves_the_old_checkpoints_and_no_partial_file(tmp_path: Path, data: Path) -> None:

@@ -1,6 +1,7 @@
 """One writer per folder: on one machine, on several that share it, with the kernel's lock and without."""
 
 import errno
+import fcntl
 import os
 import shutil
 import signal
@@ -8,6 +9,7 @@ import socket
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -159,6 +161,63 @@ def test_of_many_that_come_at_once_one_gets_in(tmp_path: Path, left: str) -> Non
         assert len(holders) == 1
         holders[0].check(thoroughly=True)
         holders[0].release()
+
+
+def die_taking_over(call: str, folder: Path) -> None:
+    """Take over the lock in `folder`, and be killed after this call for the file that says who does so."""
+    original = getattr(os, call)
+
+    def deadly(*arguments: Any) -> Any:
+        made = original(*arguments)
+        named = arguments[0] if call == "open" else os.readlink(f"/proc/self/fd/{arguments[0]}")
+        if ".after-" in str(named):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return made
+
+    setattr(os, call, deadly)
+    Lock(folder)
+
+
+@pytest.mark.parametrize("call", ["open", "pwrite"])
+def test_a_process_killed_while_it_takes_over_is_not_waited_for(tmp_path: Path, call: str) -> None:
+    """Whether it had said its name yet or not: by the kernel's lock, which ends with it, or by its number."""
+    write(tmp_path, here(process=4194305))
+    killed = processes.call(die_taking_over, call, tmp_path, environment={})
+    assert killed.wait() == -signal.SIGKILL, killed.said
+    with Lock(tmp_path) as lock:
+        lock.check(thoroughly=True)
+    assert not list(tmp_path.glob(".lock*"))
+
+
+def test_who_is_taking_over_is_not_disturbed(tmp_path: Path) -> None:
+    """A named process that lives, and one on another machine, which may."""
+    for taker, age in ((here(), 0), (elsewhere(), 50)):
+        write(tmp_path, here(process=4194305))
+        guard = tmp_path / f".lock.after-{'3' * 32}-1.tmp"
+        guard.write_bytes(taker.to_bytes())
+        os.utime(guard, (time.time() - age,) * 2)
+        with pytest.raises(Locked, match="is just being taken over by another process"):
+            Lock(tmp_path)
+        assert guard.read_bytes() == taker.to_bytes()
+        guard.unlink()
+
+
+def test_a_lock_is_read_where_the_kernels_lock_needs_a_file_open_for_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on NFS, whose flock is made of record locks."""
+    flock = fcntl.flock
+
+    def on_nfs(descriptor: int, operation: int) -> None:
+        if fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", on_nfs)
+    with Lock(tmp_path):
+        assert lock_holder(tmp_path) == f"process {os.getpid()} on {socket.gethostname()}"
+    write(tmp_path, here(process=4194305))
+    assert lock_holder(tmp_path) is None
 
 
 def test_the_lease_is_renewed_until_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,9 +13,10 @@ from slotnorm.report.contents import compose
 from slotnorm.report.page.lacking import lacking
 from slotnorm.report.page.page import LARGEST, render
 from slotnorm.report.pictures import illustrate
-from slotnorm.report.reading import LeftOut, RunCollection
+from slotnorm.report.reading import RunCollection
 from slotnorm.report.scores import summarize
 from slotnorm.report.sections import divide
+from slotnorm.training.runs import LeftOut
 
 pytestmark = pytest.mark.usefixtures("few_resamples")
 

@@ -1,5 +1,7 @@
 """What a report reads and where it writes: rows that do not belong together are refused or noted, nothing is lost."""
 
+import errno
+import os
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -7,7 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from made_up_rows import made_up, save
-from slotnorm.errors import DamagedFile, UserError
+from slotnorm.cli.verbs import main
+from slotnorm.errors import UserError
 from slotnorm.evaluation.rows import Rows
 from slotnorm.experiments import experiment
 from slotnorm.report import writing
@@ -33,13 +36,77 @@ def fake(tmp_path: Path) -> Path:
     return tmp_path / "fake"
 
 
-def test_a_damaged_file_of_rows_is_refused(fake: Path) -> None:
+def only_left_out(folder: Path) -> str:
+    """Why the run of batch norm is left out; the other one is reported, as if it were alone."""
+    material = read([folder])
+    assert [run.norm for run in material.runs] == ["weighted_mean"]
+    assert not any("batch_norm-1" in note for note in material.notes)
+    (run,) = material.left_out
+    assert run.path.name == "clevr-6-7-batch_norm-1"
+    assert run.is_damaged
+    with pytest.raises(UserError, match="the only run cannot be reported"):
+        read([run.path])
+    return run.reason
+
+
+def test_a_damaged_file_of_rows_leaves_its_run_out(fake: Path) -> None:
     path = fake / "clevr-6-7-batch_norm-1" / "rows" / "clevr6-7.npz"
     content = bytearray(path.read_bytes())
     content[200] ^= 4
     path.write_bytes(content)
-    with pytest.raises(DamagedFile, match="clevr6-7.npz"):
-        read([fake])
+    assert str(path) in only_left_out(fake)
+
+
+def test_a_run_that_nobody_may_read_is_left_out(fake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed, is_file = fake / "clevr-6-7-batch_norm-1", Path.is_file
+
+    def refuse(path: Path) -> bool:
+        if closed in path.parents:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return is_file(path)
+
+    monkeypatch.setattr(Path, "is_file", refuse)
+    assert only_left_out(fake) == f"cannot read {closed / 'experiment.json'}: Permission denied"
+
+
+def test_a_full_disk_of_temporary_files_is_not_a_runs_damage(fake: Path) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(OSError, match="No space left"):
+        read([fake], keep=full)
+
+
+def test_a_report_without_a_damaged_run_names_it_and_exits_with_1(
+    fake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damaged = fake / "clevr-6-7-batch_norm-1"
+    (damaged / "rows" / "binding.json").write_bytes(b"")
+    words = ["report", str(fake), "--out", str(tmp_path / "out"), "--no-models"]
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    shown = capsys.readouterr()
+    reason = f"{damaged}: {damaged / 'rows' / 'binding.json'} does not say whether the run failed"
+    assert ended.value.code == 1
+    assert f"left out: {reason}" in shown.err
+    assert "1 run could not be used: clevr-6-7-batch_norm-1; the lines above say why" in shown.err
+    assert shown.out.startswith("1 run in 1 section")
+    for page in ("report.md", "index.html"):
+        assert "does not say whether the run failed" in (tmp_path / "out" / page).read_text()
+    shutil.rmtree(damaged / "rows")  # not evaluated yet: nothing happened to it
+    (damaged / "checkpoints").mkdir(parents=True)
+    Run(damaged, experiment("clevr-6-7", norm="batch_norm", seed=1), 8, "0" * 64).write()
+    main(words)
+    assert f"left out: {damaged}: still training" in capsys.readouterr().err
+
+
+def test_rows_of_a_run_that_lost_its_experiment_are_reported_with_a_note(fake: Path) -> None:
+    folder = fake / "clevr-6-7-batch_norm-1" / "checkpoints"
+    folder.mkdir()
+    (folder / "step-8.json").touch()
+    material = read([fake])
+    assert len(material.runs) == 2
+    assert "clevr-6-7-batch_norm-1 has lost its experiment.json: its rows were made before." in material.notes
 
 
 def test_rows_of_another_protocol_are_refused(fake: Path) -> None:
@@ -70,14 +137,12 @@ def test_other_scenes_with_some_numbers_of_slots_are_a_note_and_other_sets_are_r
     told = "clevr-6-7-batch_norm-1: not every number of slots is scored on the same scenes of clevr6."
     assert told in read([fake]).notes
     rows.save(path, {**rows.header, "scenes": "others"})
-    with pytest.raises(UserError, match="rows holds rows on different scenes that are both called clevr6"):
-        read([fake])
+    assert "rows holds rows on different scenes that are both called clevr6" in only_left_out(fake)
 
 
-def test_rows_of_different_weights_in_one_run_are_refused(fake: Path) -> None:
+def test_rows_of_different_weights_in_one_run_leave_it_out(fake: Path) -> None:
     save(made_up("clevr-6-7", ["batch_norm"], [1], (15,), images=8), fake, weights="newer")
-    with pytest.raises(UserError, match="holds rows of different weights"):
-        read([fake])
+    assert "holds rows of different weights" in only_left_out(fake)
 
 
 def test_rows_of_another_run_are_refused(tmp_path: Path) -> None:
@@ -96,11 +161,10 @@ def test_rows_of_another_run_are_refused(tmp_path: Path) -> None:
         read([folders["weighted_sum"]])
 
 
-def test_rows_that_are_there_twice_are_refused(fake: Path) -> None:
+def test_rows_that_are_there_twice_leave_their_run_out(fake: Path) -> None:
     folder = fake / "clevr-6-7-batch_norm-1" / "rows"
     shutil.copy(folder / "clevr6-7.npz", folder / "copy.npz")
-    with pytest.raises(UserError, match="holds rows twice for the same image, slots and metric"):
-        read([fake])
+    assert "holds rows twice for the same image, slots and metric" in only_left_out(fake)
 
 
 def test_rows_of_other_iterations_are_set_aside_with_a_note(fake: Path) -> None:
@@ -116,10 +180,9 @@ def test_rows_of_other_iterations_are_set_aside_with_a_note(fake: Path) -> None:
     assert run.slots("clevr6", "f_ari") == [7, 11]
 
 
-def test_a_verdict_that_does_not_say_whether_the_run_failed_is_refused(fake: Path) -> None:
+def test_a_verdict_that_does_not_say_whether_the_run_failed_leaves_it_out(fake: Path) -> None:
     (fake / "clevr-6-7-batch_norm-1" / "rows" / "binding.json").write_text('{"failed": "perhaps"}')
-    with pytest.raises(DamagedFile, match="does not say whether the run failed"):
-        read([fake])
+    assert "does not say whether the run failed" in only_left_out(fake)
 
 
 def test_a_missing_verdict_is_noted(fake: Path) -> None:

@@ -35,6 +35,7 @@ from slotnorm.storage.serialization import to_document
 from slotnorm.studies import run_evaluation, test_sets
 from slotnorm.studies.evaluation_jobs import plan_jobs
 from slotnorm.studies.run_evaluation import describe, plan_evaluations, read_judgement
+from slotnorm.training import checkpoints, records
 from slotnorm.training.experiment_scenes import evaluation_scenes
 from slotnorm.training.loop import train
 from slotnorm.training.runs import Run
@@ -404,6 +405,84 @@ def test_the_model_is_built_once_for_all_sets_of_a_run(run: Run, data: Path, mon
         evaluation.evaluate()
     assert names(run) == ["a.npz", "b.npz", "binding.json"]
     assert built == [run.experiment]
+
+
+def several(finished: Run, folder: Path) -> dict[str, Path]:
+    """The same run three times."""
+    paths = {name: folder / name / finished.name for name in ("first", "second", "third")}
+    for path in paths.values():
+        shutil.copytree(finished.path, path, ignore=shutil.ignore_patterns("rows"))
+    return paths
+
+
+def rows_are_a_file(run: Path) -> None:
+    (run / "rows").touch()
+
+
+def last_checkpoint_is_damaged(run: Path) -> None:
+    (run / "checkpoints" / "step-12.safetensors").write_bytes(b"")
+
+
+def experiment_is_damaged(run: Path) -> None:
+    (run / "experiment.json").write_bytes(b"{}")
+
+
+def experiment_is_gone(run: Path) -> None:
+    (run / "experiment.json").unlink()
+
+
+def weights_are_of_another_model(run: Path) -> None:
+    """A set of files that belongs together, so that only making the model of it tells."""
+    folder = run / "checkpoints"
+    saved, optimizer = checkpoints.load(folder, 12)
+    tensors = dict(list(saved.tensors.items())[1:])
+    record = records.read_record(folder / "step-12.json")
+    progress = records.Progress(**{name: getattr(record, name) for name in records.Progress.__annotations__})
+    forged = dataclasses.replace(saved, tensors=tensors)
+    checkpoints.save(folder, forged, optimizer, progress, record.environment, 2)
+
+
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        (rows_are_a_file, "there is something else of that name; move it away"),
+        (last_checkpoint_is_damaged, "has 0 bytes instead of"),
+        (experiment_is_damaged, "is not what was written: its seal does not match"),
+        (experiment_is_gone, "it has no experiment.json"),
+        (weights_are_of_another_model, "lacks"),
+    ],
+)
+def test_one_bad_run_does_not_keep_the_others_from_being_evaluated(
+    tmp_path: Path,
+    finished: Run,
+    data: Path,
+    capsys: pytest.CaptureFixture[str],
+    damage: Callable[[Path], None],
+    sentence: str,
+) -> None:
+    paths = several(finished, tmp_path)
+    damage(paths["first"])
+    words = ["eval", str(tmp_path), "--dataset", "mine", "--data", str(data), "--slots", "3", "--scenes", "4"]
+    with pytest.raises(SystemExit) as ended:
+        main([*words, "--csv", str(tmp_path / "all.csv")])
+    shown = capsys.readouterr()
+    assert ended.value.code == 1
+    assert sentence in shown.err
+    assert f"1 run could not be used: {finished.name}; the lines above say why, and the others are done" in shown.err
+    assert shown.out.count(f"{finished.name} on mine: 4 scenes") == 2
+    assert all((paths[name] / "rows" / "mine.npz").is_file() for name in ("second", "third"))
+    assert (tmp_path / "all.csv").is_file()
+
+
+def test_where_no_run_can_be_evaluated_the_first_ones_reason_is_the_sentence(
+    tmp_path: Path, finished: Run, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path in several(finished, tmp_path).values():
+        (path / "rows").touch()
+    with pytest.raises(SystemExit) as ended:
+        main(["eval", str(tmp_path), "--dataset", "mine", "--data", str(data), "--slots", "3", "--scenes", "4"])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.splitlines()[-1].startswith(f"slotnorm: cannot make the folder {tmp_path / 'first'}")
 
 
 def test_rows_with_another_metric_are_kept_and_rows_without_it_are_made_anew(

@@ -103,3 +103,12 @@ def test_a_flipped_bit_in_weights_is_noticed_also_in_the_space_of_their_descript
     path.write_bytes(written[:place] + bytes([written[place] ^ 1]) + written[place + 1 :])
     with pytest.raises(UserError, match="model.safetensors is damaged"):
         slotnorm.load(path)
+
+
+def test_a_document_that_could_not_be_read_again_is_not_written(tmp_path: Path) -> None:
+    path = tmp_path / "document.json"
+    with pytest.raises(UserError, match="what it would say cannot be read again.*rename that"):
+        seals.write_sealed(path, {"source": "/data/\udcff"})
+    assert not path.exists()
+    seals.write_sealed(path, {"source": "/data/\N{TEST TUBE}", "number": 1e300})
+    assert seals.read_sealed(path)["source"] == "/data/\N{TEST TUBE}"

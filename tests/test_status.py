@@ -110,6 +110,13 @@ def test_a_failed_run_says_why_and_a_damaged_one_hides_no_other(tmp_path: Path, 
     )
 
 
+def test_the_name_of_a_folder_cannot_command_the_terminal(tmp_path: Path, data: Path) -> None:
+    run = train(tiny.experiment(), tmp_path / "\x1b[31mred\nblue", data=data)
+    for shown in (describe(read_status([tmp_path])), run.summary()):
+        assert "\x1b" not in shown
+        assert "\\x1b[31mred\\nblue" in shown
+
+
 def test_a_lock_is_read_without_being_taken(tmp_path: Path) -> None:
     assert lock_holder(tmp_path) is None
     with Lock(tmp_path):

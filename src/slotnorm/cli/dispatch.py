@@ -2,6 +2,7 @@
 
 import errno
 import gc
+import io
 import os
 import re
 import socket
@@ -26,6 +27,14 @@ _REFUSED = {
 }  # fmt: skip
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+# limits of the process or the system, and what raises them
+_LIMITS = {
+    errno.EMFILE: "raise the limit on open files (ulimit -n)",
+    errno.ENFILE: "close what other programs have open",
+    errno.EAGAIN: "raise the limit on processes and threads (ulimit -u)",
+}
+_NO_THREAD = "can't start new thread"  # what Python says of it
 
 _LEFT = 17  # columns for the names of verbs
 
@@ -54,6 +63,7 @@ def importing() -> Iterator[None]:
 def run(verbs: Verbs, arguments: list[str]) -> None:
     """Run a command and exit: 0, 2 for a user's error, or what `errors.py` and the signals say."""
     _open_closed_streams()
+    _write_any_name()
     try:
         _require_same_version()
         load_plugins(arguments)
@@ -69,6 +79,11 @@ def run(verbs: Verbs, arguments: list[str]) -> None:
         if error.errno in _FULL and error.filename is None:  # `slotnorm norms > FILE`
             _leave(sys.stdout)
             _fail(f"cannot write: {error.strerror}; free some space, or choose another place", UserError.exit_code)
+        if error.errno in _LIMITS:
+            what = "go on" if error.filename is None else f"open {error.filename}"
+            _fail(f"cannot {what}: {error.strerror}; {_LIMITS[error.errno]}", UserError.exit_code)
+        if error.errno == errno.ENOENT and "temporary directory" in str(error.strerror):  # tempfile's
+            _fail(f"{error.strerror}; set TMPDIR to a folder that can be written", UserError.exit_code)
         if error.errno not in _REFUSED or error.filename is None:
             raise
         _fail(f"cannot use {error.filename}: {error.strerror}; choose another place", UserError.exit_code)
@@ -77,6 +92,8 @@ def run(verbs: Verbs, arguments: list[str]) -> None:
             raise
         _fail(str(error).removeprefix("slotnorm "), UserError.exit_code)
     except (MemoryError, RuntimeError) as error:
+        if _NO_THREAD in str(error):
+            _fail(f"cannot go on: {error}; {_LIMITS[errno.EAGAIN]}", UserError.exit_code)
         if not _is_of_memory(error):
             raise
         asked = re.split(r"(?<!\d)\. |\n", str(error))[0].rstrip(".")
@@ -99,6 +116,13 @@ def _open_closed_streams() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - until the process ends
+
+
+def _write_any_name() -> None:
+    """What the terminal's encoding lacks, as a folder's name may have it, is shown as an escape."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _leave(stream: TextIO) -> None:

@@ -5,6 +5,8 @@ import logging
 import sys
 from collections.abc import Iterator
 
+from slotnorm.errors import printable
+
 
 class _Stderr(logging.Handler):
     """Writes to whatever `sys.stderr` is at that moment."""
@@ -15,7 +17,7 @@ class _Stderr(logging.Handler):
         if self.reader_left:
             return
         try:
-            print(record.getMessage(), file=sys.stderr, flush=True)
+            print(printable(record.getMessage()), file=sys.stderr, flush=True)
         except BrokenPipeError:  # `slotnorm train toy 2>&1 | head`: the reader has left, but the work goes on
             self.reader_left = True
 

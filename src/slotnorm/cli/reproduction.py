@@ -17,11 +17,12 @@ from slotnorm.studies.evaluation_jobs import evaluate_on, plan_jobs
 from slotnorm.studies.jobs import require_success, with_script
 from slotnorm.studies.launchers import RETRIES, Launcher, Local
 from slotnorm.studies.options import Training, chosen_norms, evaluation_words, require_seeds
-from slotnorm.studies.run_evaluation import plan_evaluations
+from slotnorm.studies.run_evaluation import evaluate_all, plan_evaluations
 from slotnorm.studies.sweep import RunTask, sweep
 from slotnorm.studies.sweep import describe_plan as plan_of_sweep
 from slotnorm.studies.sweep import plan as plan_training
 from slotnorm.training.experiment_scenes import require_built
+from slotnorm.training.runs import LeftOut, require_none_damaged
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,8 +137,10 @@ def reproduce(asked: Reproduction) -> Report:
     if not isinstance(asked.launcher, Local):
         words = evaluation_words(dataset, slots, None, asked.scenes, asked.data, device=asked.device)
         evaluate_on(asked.launcher, plan_jobs(planned, words), asked.retries)
-    for evaluation in planned:
-        evaluation.evaluate()
+    left_out: list[LeftOut] = []
+    for _ in evaluate_all(planned, left_out):
+        pass
+    require_none_damaged(left_out)
     return write_report(paths, asked.report, data=asked.data, device=device)
 
 

@@ -193,14 +193,16 @@ def evaluate(
         from slotnorm.studies.evaluation_jobs import evaluate_on, plan_jobs, score_shard
         from slotnorm.studies.jobs import describe_jobs, with_script
         from slotnorm.studies.options import evaluation_words
-        from slotnorm.studies.run_evaluation import describe, plan_evaluations, read_judgement
+        from slotnorm.studies.run_evaluation import describe, evaluate_all, plan_evaluations, read_judgement
+        from slotnorm.training.runs import LeftOut, require_none_damaged
 
     allocator.keep_freed_memory()
     part = Shard(shard or 0, shards)
     require_launcher(launcher, shards if shard is None else 1, plan)
+    left_out: list[LeftOut] = []
     planned = plan_evaluations(
         runs, dataset, slots=slots, objects=objects, scenes=scenes, data=data, unfinished=unfinished,
-        batch_size=batch_size, device=device_here(device, launcher),
+        batch_size=batch_size, device=device_here(device, launcher), left_out=left_out,
     )  # fmt: skip
     if shard is not None:
         score_shard(planned, part)
@@ -213,12 +215,13 @@ def evaluate(
             return
         evaluate_on(launcher, tasks, retries)
     scored = []
-    for evaluation in planned:
-        scored.append(evaluation.evaluate())
-        print(describe(scored[-1], read_judgement(evaluation.run.path)), flush=True)
+    for evaluation, made in evaluate_all(planned, left_out):
+        scored.append(made)
+        print(describe(made, read_judgement(evaluation.run.path)), flush=True)
     if csv is not None:
         Rows.concat(scored).to_csv(csv)
         print(f"rows: {csv}")
+    require_none_damaged(left_out)
 
 
 def judge(run: Annotated[Path, POSITIONAL], data: Path | None = None, device: str = "auto") -> None:
@@ -263,12 +266,14 @@ def report(
     from slotnorm.report.drawing.choice import Choice
     from slotnorm.report.prose import headline
     from slotnorm.report.writing import write_report
+    from slotnorm.training.runs import require_none_damaged
 
     choice = Choice(style, width, norms, metrics)
     content = write_report(runs, out, data=data, models=models, rows=rows, device=device, choice=choice)
     print(headline(content))
     print(f"report: {out / 'report.md'}")
     print(f"page: {out / 'index.html'}")
+    require_none_damaged(content.left_out)
 
 
 @launched(default=lambda: Local(jobs=os.cpu_count() or 1))
@@ -306,6 +311,7 @@ def reproduce(
     from slotnorm.cli.reproduction import Reproduction, describe_plan, reproduce
     from slotnorm.report.prose import headline
     from slotnorm.runtime import allocator
+    from slotnorm.training.runs import require_none_damaged
 
     allocator.keep_freed_memory()
     out = Path(f"reproduce-{name}") if out is None else out
@@ -318,6 +324,7 @@ def reproduce(
     print(headline(content))
     print(f"report: {out / 'report' / 'report.md'}")
     print(f"page: {out / 'report' / 'index.html'}")
+    require_none_damaged(content.left_out)
 
 
 def segment(

@@ -4,6 +4,7 @@ Opening takes milliseconds at any size; slicing and filtering copy no pixels; a 
 checksum when this process first reads from it.
 """
 
+import errno
 import hashlib
 from collections.abc import Iterator
 from functools import cached_property
@@ -31,6 +32,7 @@ CLEVR_PROPERTIES: dict[str, tuple[str, ...]] = {
 }
 
 BACKBONE = "backbone.safetensors"  # in the folder of a set whose features are computed when they are read
+_NOT_DAMAGED = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EACCES, errno.EPERM}  # what is no reason to delete it
 _NOT_PROPERTIES = ("images", "features", "labels", "counts")
 
 
@@ -52,6 +54,8 @@ class Column:
                     )
             mapped = np.memmap(path, mode="r", offset=HEADER, shape=(num, *field.shape), dtype=field.dtype)
         except OSError as error:
+            if error.errno in _NOT_DAMAGED:
+                raise
             raise DamagedFile(
                 f"cannot read {path}: {error.strerror or error}; delete its folder and build the set again"
             ) from error

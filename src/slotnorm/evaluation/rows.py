@@ -219,7 +219,10 @@ class Rows:
 
     def to_csv(self, path: str | Path) -> None:
         """Write the rows as CSV with a line of names; numbers so that they read back to the same bits."""
-        with files.replacing(Path(path)) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
+        with (
+            files.replacing(Path(path)) as temporary,
+            open(temporary, "w", newline="", encoding="utf-8", errors="backslashreplace") as file,
+        ):
             self.write_csv(file)
 
     def write_csv(self, file: TextIO, names: bool = True) -> None:

@@ -1,6 +1,9 @@
 """A model's weights in one safetensors file that names its experiment and notices damage; it cannot run code."""
 
+import contextlib
 import dataclasses
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -119,10 +122,25 @@ def read_tensors(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
     if not path.is_file():
         raise UserError(f"there is no file {path}; run.export({path.name!r}) writes one")
     try:
-        with safe_open(path, framework="pt") as file:
+        with _with_a_text_for_name(path) as name, safe_open(name, framework="pt") as file:
             return file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError) as error:
         raise DamagedFile(f"{path} is damaged or not a safetensors file ({error})") from error
+
+
+@contextlib.contextmanager
+def _with_a_text_for_name(path: Path) -> Iterator[Path]:
+    """The path, or another one of the same file where its name is not text, which safetensors does not open."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            yield Path(f"/dev/fd/{descriptor}")
+        finally:
+            os.close(descriptor)
+    else:
+        yield path
 
 
 def require_finite(tensors: dict[str, Tensor]) -> None:

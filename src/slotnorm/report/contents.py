@@ -18,11 +18,12 @@ from slotnorm.report.curves import Figure, figures, runs_of
 from slotnorm.report.diagnostics import Diagnostics
 from slotnorm.report.effects import Effect, effects
 from slotnorm.report.pictures import Illustration
-from slotnorm.report.reading import LeftOut, RunCollection
+from slotnorm.report.reading import RunCollection
 from slotnorm.report.safe_names import file_name
 from slotnorm.report.scores import RunScores
 from slotnorm.report.sections import Section
 from slotnorm.report.tables import Table, study_table, zero_shot
+from slotnorm.training.runs import LeftOut
 
 
 @dataclass(frozen=True)

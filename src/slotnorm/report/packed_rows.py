@@ -57,6 +57,6 @@ def _packing(file: BinaryIO) -> Iterator[TextIO]:
     """Text that is written into `file` as one gzip member, without a date or a name."""
     with (
         gzip.GzipFile(filename="", fileobj=file, mode="wb", compresslevel=_LEVEL, mtime=0) as packed,
-        io.TextIOWrapper(packed, encoding="utf-8", newline="") as text,
+        io.TextIOWrapper(packed, encoding="utf-8", errors="backslashreplace", newline="") as text,
     ):
         yield text

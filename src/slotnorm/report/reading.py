@@ -18,21 +18,13 @@ from slotnorm.storage.aside import Aside
 from slotnorm.storage.schemas import check_document
 from slotnorm.storage.seals import RECORD, read_json, read_sealed
 from slotnorm.storage.serialization import from_document, newer, to_document
-from slotnorm.training.runs import Run, folders_below, is_run, looks_like_run
+from slotnorm.training.runs import LeftOut, Run, folders_below, is_run, looks_like_run
 
 ROWS = "rows"
 BINDING = "binding.json"
 
 Keep = Callable[[str, Rows], None]
 """What is done with a run's rows as they are read: (the run's folder, its rows)."""
-
-
-@dataclass(frozen=True)
-class LeftOut:
-    """A run that the report does not use, and why."""
-
-    path: Path
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -53,17 +45,30 @@ def read(paths: Iterable[str | Path], keep: Keep | None = None) -> RunCollection
     """Everything in these folders, each a run or a folder of runs (at any depth that makes sense).
 
     Every file of rows is read once, and a run's rows are let go when its scores are made; `keep` is given them before.
+    A run that is damaged is left out with its reason, and the others are reported.
     """
     runs: list[RunScores] = []
     left_out: list[LeftOut] = []
     notes: list[str] = []
     aside = Aside()
     for folder in find_folders(paths):
-        outcome = _read_run(folder, notes, keep)
+        own_notes: list[str] = []
+        try:
+            outcome = _read_run(folder, own_notes)
+        except UserError as error:
+            outcome = LeftOut(folder, str(error), is_damaged=True)
+        except OSError as error:
+            reason = f"cannot read {error.filename or folder}: {error.strerror or error}"
+            outcome = LeftOut(folder, reason, is_damaged=True)
         if isinstance(outcome, LeftOut):
             left_out.append(outcome)
-        else:
-            runs.append(outcome.set_aside(aside))
+            continue
+        scores, rows = outcome
+        if keep is not None:
+            keep(scores.facts["path"], rows)
+        runs.append(scores.set_aside(aside))
+        notes += own_notes
+        del outcome, rows  # before the next run's are read
     if not runs:
         reasons = "; ".join(f"{run.path}: {run.reason}" for run in left_out[:3])
         more = f"; and {len(left_out) - 3} more" if len(left_out) > 3 else ""
@@ -102,7 +107,8 @@ def _is_run(folder: Path) -> bool:
     return looks_like_run(folder) or any((folder / ROWS).glob("*.npz"))
 
 
-def _read_run(folder: Path, notes: list[str], keep: Keep | None) -> RunScores | LeftOut:
+def _read_run(folder: Path, notes: list[str]) -> tuple[RunScores, Rows] | LeftOut:
+    """A run's scores and the rows they were made of, or why there are none; what is damaged raises."""
     facts: dict[str, Any] = {"path": str(folder)}
     if (folder / "experiment.json").is_file():
         run = Run.open(folder)
@@ -115,11 +121,14 @@ def _read_run(folder: Path, notes: list[str], keep: Keep | None) -> RunScores | 
             elif run.step >= standing.steps and any((folder / ROWS).glob("*.npz")):  # its last checkpoint was whole
                 notes.append(f"{folder.name} is {standing}: its rows were made before; `{run.command}` repairs it.")
             else:
-                return LeftOut(folder, str(standing))
+                return LeftOut(folder, str(standing), is_damaged=bool(standing.damage))
         elif not any((folder / ROWS).glob("*.npz")):
             return LeftOut(folder, f"still training, at step 0 of {run.experiment.recipe.steps}")
     elif not any((folder / ROWS).glob("*.npz")):
-        return LeftOut(folder, "it has checkpoints but no experiment.json; put that back, or train it again")
+        reason = "it has checkpoints but no experiment.json; put that back, or train it again"
+        return LeftOut(folder, reason, is_damaged=True)
+    elif looks_like_run(folder):
+        notes.append(f"{folder.name} has lost its experiment.json: its rows were made before.")
     if not any((folder / ROWS).glob("*.npz")):
         return LeftOut(folder, f"not evaluated yet; `slotnorm eval {folder}` does it")
     parts = load_rows(folder / ROWS)
@@ -134,12 +143,10 @@ def _read_run(folder: Path, notes: list[str], keep: Keep | None) -> RunScores | 
             f"{folder / ROWS} holds rows twice for the same image, slots and metric; delete the copies, or the folder, "
             f"and run `slotnorm eval {folder}` again"
         ) from None
-    if keep is not None:
-        keep(facts["path"], rows)
     judged = _read_binding(folder)
     if not any(metric == "f_ari" for _, _, metric in scores.tallies) and is_run(folder):
         facts["validation"] = Run.open(folder).validation()  # what was measured without labels
-    return dataclasses.replace(scores, failed=judged.get("failed"), facts={**facts, "binding": judged})
+    return dataclasses.replace(scores, failed=judged.get("failed"), facts={**facts, "binding": judged}), rows
 
 
 def _require_own(rows: Rows, folder: Path, facts: dict[str, Any]) -> None:

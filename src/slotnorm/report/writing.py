@@ -161,7 +161,8 @@ class _Folder:
         self.streams: dict[str, Callable[[], Iterable[bytes]]] = {}
 
     def add(self, name: str, content: str | bytes) -> None:
-        self.files[name] = content.encode() if isinstance(content, str) else content
+        """A text is UTF-8; what that lacks, as the name of a run's folder may have it, is an escape."""
+        self.files[name] = content.encode(errors="backslashreplace") if isinstance(content, str) else content
 
     def stream(self, name: str, chunks: Callable[[], Iterable[bytes]]) -> None:
         """A file that is not held in memory; `chunks` gives the same bytes whenever it is asked."""

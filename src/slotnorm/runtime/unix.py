@@ -15,7 +15,8 @@ except ImportError:  # Windows
     fcntl = None
 
 Flock = Literal["taken", "held elsewhere", "not supported"]
-_UNSUPPORTED = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)  # what flock says where it does not work
+# what flock says where it does not work; the last one on NFS, of a file that is only read
+_UNSUPPORTED = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EBADF)
 
 _ENDING = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGXCPU")
 ENDING: tuple[signal.Signals, ...] = tuple(getattr(signal, name) for name in _ENDING if hasattr(signal, name))

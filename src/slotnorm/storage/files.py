@@ -105,6 +105,8 @@ def make_subfolder(folder: Path) -> None:
     """Make a folder inside one that the user has named; a link in its place, which may lead elsewhere, is refused."""
     if folder.is_symlink():
         raise refused_link(folder)
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"cannot make the folder {folder}: there is something else of that name; move it away")
     try:
         if not folder.is_dir():
             folder.mkdir(exist_ok=True)
@@ -122,9 +124,11 @@ def replacing(path: Path, make_folder: bool = True) -> Iterator[Path]:
     The folder is made where there is none, unless not to: what somebody removed while it was in use stays away.
     """
     if not path.name or path.is_dir():
-        raise UserError(f"cannot write {path}: it is a folder; name a file")
+        raise UserError(f"cannot write {path}: it is a folder; name a file, or move it away")
     if _is_special(path):
-        raise UserError(f"cannot write {path}: it is not a file, and would be replaced by one; name a file")
+        raise UserError(
+            f"cannot write {path}: it is not a file, and would be replaced by one; name a file, or move it away"
+        )
     try:
         if make_folder:
             path.parent.mkdir(parents=True, exist_ok=True)

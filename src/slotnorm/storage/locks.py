@@ -16,6 +16,7 @@ import secrets
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Literal
@@ -182,8 +183,7 @@ class Lock:
     def _replace(self, descriptor: int, dead: Holder | None) -> tuple[int, Holder] | None:
         """Put this process in a dead one's place; of several that try, on whatever machines, one does."""
         token = dead.token if dead is not None and dead.token else "unnamed"
-        guard = self._guard(token)
-        try:
+        with self._guarded(token):
             reopened = os.open(self.path, os.O_RDONLY | PLAIN)  # as others may have left it since it was looked at
             try:
                 same = Holder.from_bytes(os.pread(reopened, _MOST_BYTES, 0)) == dead and self._is_still(descriptor)
@@ -193,22 +193,53 @@ class Lock:
                 return None
             self.left_by = str(dead) if dead is not None else "a process that did not say its name"
             return self._write(descriptor)
-        finally:
-            guard.unlink(missing_ok=True)
 
-    def _guard(self, token: str) -> Path:
-        """A file that one process alone can make for each dead holder; one that a dead process left is passed by."""
+    @contextlib.contextmanager
+    def _guarded(self, token: str) -> Iterator[None]:
+        """Be the one that takes over from this dead holder, by a file that one process alone can make.
+
+        It names its maker as a lock does: one that a dead process left is passed by, and removed in the end.
+        """
+        passed: list[Path] = []
         for number in range(1, _ATTEMPTS):
             guard = self.folder / f"{NAME}.after-{token}-{number}.tmp"
             try:
-                os.close(os.open(guard, os.O_WRONLY | os.O_CREAT | os.O_EXCL | PLAIN, 0o644))
+                descriptor = os.open(guard, os.O_RDWR | os.O_CREAT | os.O_EXCL | PLAIN, 0o644)
+                break
             except FileExistsError:
-                with contextlib.suppress(FileNotFoundError):
-                    if _now(self.folder) - os.stat(guard, follow_symlinks=False).st_mtime < LEASE:
-                        raise Locked(f"{self.folder} is just being taken over by another process") from None
-                continue
-            return guard
-        raise Locked(f"{self.folder} is being taken over by several processes")
+                self._require_dead(guard)
+                passed.append(guard)
+        else:
+            raise Locked(f"{self.folder} is being taken over by several processes")
+        try:
+            maker = Holder.current(by_flock=try_flock(descriptor) == "taken")
+            write_at(descriptor, maker.to_bytes(), 0)
+            yield
+        finally:
+            for path in (*passed, guard):
+                path.unlink(missing_ok=True)
+            os.close(descriptor)
+
+    def _require_dead(self, guard: Path) -> None:
+        """Refuse to take over where another process is about to."""
+        began = time.monotonic()
+        while True:
+            try:
+                descriptor = os.open(guard, os.O_RDWR | PLAIN)
+            except FileNotFoundError:  # it is done; what it did is looked at next
+                return
+            try:
+                flock = try_flock(descriptor)
+                maker = Holder.from_bytes(os.pread(descriptor, _MOST_BYTES, 0))
+                verdict = _judge(maker, flock, descriptor, self.folder)
+            finally:
+                os.close(descriptor)
+            is_late = time.monotonic() - began > _PATIENCE
+            if verdict == "dead" or (verdict == "unclear" and is_late and flock == "taken"):
+                return
+            if verdict == "alive" or is_late:
+                raise Locked(f"{self.folder} is just being taken over by another process")
+            time.sleep(_PATIENCE / _ATTEMPTS)
 
     def _write(self, descriptor: int) -> tuple[int, Holder]:
         """Hold the lock by its content, and by the kernel where it can; what cannot be written leaves no file."""

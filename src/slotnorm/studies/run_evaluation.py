@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from slotnorm.data.scenes import Scenes
-from slotnorm.errors import DamagedFile, UserError
+from slotnorm.errors import DamagedFile, UserError, printable
 from slotnorm.evaluation import failed_runs, row_files
 from slotnorm.evaluation.measurement import VISIBLE
 from slotnorm.evaluation.rows import MISSING, Rows
@@ -31,7 +31,7 @@ from slotnorm.storage.locks import Lock
 from slotnorm.storage.schemas import read_document
 from slotnorm.storage.seals import write_sealed
 from slotnorm.studies.test_sets import find_tests, open_scenes, slots_of, study_of
-from slotnorm.training.runs import Run, find
+from slotnorm.training.runs import LeftOut, Run, find
 
 _log = logging.getLogger(__name__)
 
@@ -261,28 +261,61 @@ def plan_evaluations(
     unfinished: bool = False,
     batch_size: int = 64,
     device: str | torch.device = "auto",
+    left_out: list[LeftOut] | None = None,
 ) -> list[RunEvaluation]:
     """What to evaluate: the runs at `paths` (each a run or a folder of runs) on a set; nothing is computed yet.
 
     `dataset` None is the test sets of the run's study; else a set's name (clevr6), or a dataset's (clevr: its widest
     set); with `data`, a folder, any name will do. `objects` (fewest, most) filters. `scenes` is how many are scored
     and `slots` the numbers of slots; None is what the study says. Runs that are still training are left out,
-    unless `unfinished`. Models are moved to `device` (auto, cpu, cuda or mps).
+    unless `unfinished`, and so are damaged ones; each is named, and added to `left_out`. Models are moved to `device`
+    (auto, cpu, cuda or mps).
     """
     if batch_size < 1:
         raise UserError(f"--batch-size is {batch_size}, but must be at least 1")
     chosen = choose_device(device)
     asked = None if slots is None else tuple(slots)
-    runs = _finished_runs(find(paths), unfinished)
-    planned = []
+    left_out = [] if left_out is None else left_out
+    runs = _finished_runs(find(paths, left_out), unfinished, left_out)
+    planned: list[RunEvaluation] = []
     for run in runs:
         tests = find_tests(run, dataset, objects, data)
-        model = run.model().to(chosen)
+        try:
+            model = run.model().to(chosen)
+        except UserError as error:
+            if run is runs[-1] and not planned:  # there is no other
+                raise
+            _log.warning(f"warning: {error}; {run.path} is left out")
+            left_out.append(LeftOut(run.path, str(error), is_damaged=True))
+            continue
         numbers = asked if asked is not None else tuple(k for k in slots_of(run) if model.takes(k)) or slots_of(run)
         for test in tests:  # an Evaluation refuses what cannot be, before hours are spent
             evaluation = Evaluation(model, open_scenes(run, test, objects, scenes, data, chosen), numbers)
             planned.append(RunEvaluation(run, test, evaluation, batch_size))
     return planned
+
+
+def evaluate_all(planned: Sequence[RunEvaluation], left_out: list[LeftOut]) -> Iterator[tuple[RunEvaluation, Rows]]:
+    """The rows of each, as they are made; one that cannot be is named and added to `left_out`, and the others go on.
+
+    Where none can be, the first one's reason is raised.
+    """
+    first: Exception | None = None
+    done = 0
+    for evaluation in planned:
+        try:
+            rows = evaluation.evaluate()
+        except (UserError, OSError) as error:
+            first = first or error
+            reason = str(error)
+            if len(planned) > 1:
+                _log.warning(f"warning: {evaluation.run.path} on {evaluation.test.name} was not evaluated: {reason}")
+            left_out.append(LeftOut(evaluation.run.path, reason, is_damaged=True))
+            continue
+        done += 1
+        yield evaluation, rows
+    if first is not None and not done:
+        raise first
 
 
 def describe(rows: Rows, judged: dict[str, Any] | None) -> str:
@@ -296,7 +329,7 @@ def describe(rows: Rows, judged: dict[str, Any] | None) -> str:
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     table = ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines]
     run, dataset = rows.unique("run")[0], rows.unique("dataset")[0]
-    return "\n".join([f"{run} on {dataset}: {_counts(rows)}{_verdict(judged)}", *table])
+    return "\n".join([f"{printable(run)} on {dataset}: {_counts(rows)}{_verdict(judged)}", *table])
 
 
 def _mean(rows: Rows, source: str, metric: str) -> float:
@@ -356,7 +389,7 @@ def _load_parts(folder: Path) -> Iterator[Scores]:
             path.unlink()
 
 
-def _finished_runs(runs: Sequence[Run], unfinished: bool) -> list[Run]:
+def _finished_runs(runs: Sequence[Run], unfinished: bool, left_out: list[LeftOut]) -> list[Run]:
     kept = []
     for run in runs:
         standing = run.standing()
@@ -368,6 +401,7 @@ def _finished_runs(runs: Sequence[Run], unfinished: bool) -> list[Run]:
             way_out = f"; `{run.command}` repairs it"
         level = logging.WARNING if standing.damage else logging.INFO
         _log.log(level, f"note: {run.path} is {standing}, and left out{way_out}")
+        left_out.append(LeftOut(run.path, str(standing), is_damaged=bool(standing.damage)))
     if not kept:
         none = "the only run is not" if len(runs) == 1 else f"none of the {len(runs)} runs is"
         raise UserError(

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
-from slotnorm.errors import DamagedFile, UserError
+from slotnorm.errors import DamagedFile, UserError, printable
 from slotnorm.runtime.progress import clock
 from slotnorm.storage.locks import lock_holder
 from slotnorm.studies.jobs import CANCELLED, JobNote, folders_with_notes, read_note, write_note
@@ -67,7 +67,7 @@ def describe(statuses: Sequence[RunStatus]) -> str:
         rate = "" if status.rate is None else f"{status.rate:.3g}"
         left = clock(status.left / status.rate) if status.rate else ""
         step = f"{status.step}/{status.steps}" if status.steps else ""
-        table.append((str(status.path), status.state, step, rate, left, status.note))
+        table.append((printable(str(status.path)), status.state, step, rate, left, status.note))
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
     return "\n".join([*lines, _sum(statuses)])

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import logging
+import os
 import re
 from pathlib import Path
 
@@ -98,6 +99,8 @@ class Examination:
 
 def examine(folder: Path) -> Examination:
     """Check checkpoints from the newest to the first whole one; nothing is said or touched."""
+    if os.path.lexists(folder) and not folder.is_dir():
+        return Examination(None, (f"{folder} is not a folder",))
     damage: list[str] = []
     for step in committed(folder):
         try:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from slotnorm.errors import DamagedFile, UserError
+from slotnorm.errors import DamagedFile, LostFolder, UserError
 from slotnorm.storage.files import open_in_place, open_to_read, sync_folder, write_at
 from slotnorm.storage.seals import parse_json, read_bounded
 from slotnorm.training.observers import Observer
@@ -61,6 +61,7 @@ class MetricsFile(Observer, registered=False):
         self._append({"step": step, "validation": scores})
 
     def _append(self, row: dict[str, Any]) -> None:
+        self._require_untouched()
         line = json.dumps(row).encode() + b"\n"
         self._hash.update(line)
         try:
@@ -70,11 +71,25 @@ class MetricsFile(Observer, registered=False):
 
     def flush(self, step: int) -> MetricsFacts:
         """Make all lines survive a power loss; returns what identifies them."""
+        self._require_untouched()
         try:
             os.fsync(self._descriptor)
         except OSError as error:
             raise self._cannot_write(error) from error
         return MetricsFacts(step, self.length, self._hash.hexdigest())
+
+    def _require_untouched(self) -> None:
+        """Raise `LostFolder` when the file is not there any more, or somebody else wrote it."""
+        written = os.fstat(self._descriptor)
+        try:
+            same = os.path.samestat(os.stat(self.path, follow_symlinks=False), written)
+        except OSError:
+            same = False
+        if not same or written.st_size != self.length:
+            raise LostFolder(
+                f"{self.path} was removed, replaced or changed while it was written; nothing more is saved, and the "
+                "same command continues from the last checkpoint"
+            )
 
     def _cannot_write(self, error: OSError) -> UserError:
         return UserError(
@@ -123,7 +138,10 @@ def last_step(path: Path) -> int:
 
 def _verified(path: Path, known: MetricsFacts | None) -> tuple[bytes, bytes]:
     """The bytes that `known` describes, and those behind them."""
-    content = read_bounded(path, LARGEST_METRICS) if path.is_file() else b""
+    try:
+        content = read_bounded(path, LARGEST_METRICS) if path.is_file() else b""
+    except UserError as error:  # of a failing disk, or somebody else's file
+        raise DamagedFile(str(error)) from error
     if known is None:
         return b"", content
     saved = content[: known.bytes]

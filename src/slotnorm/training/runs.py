@@ -10,7 +10,7 @@ from typing import Any
 
 from slotnorm import __version__
 from slotnorm.config import Experiment, dataset_label
-from slotnorm.errors import DamagedFile, UserError
+from slotnorm.errors import DamagedFile, UserError, printable
 from slotnorm.experiments import command_line
 from slotnorm.models import SlotModel, weights
 from slotnorm.runtime.source import source_commit
@@ -133,7 +133,7 @@ class Run:
         scores = "  ".join(f"{name} {value:.4g}" for name, value in self.validation().items())
         record = self.record()
         minutes = f"{record.seconds / 60:.1f} min"
-        return f"{self.path}: step {record.step} of {self.experiment.recipe.steps}  {scores}  {minutes}"
+        return f"{printable(str(self.path))}: step {record.step} of {self.experiment.recipe.steps}  {scores}  {minutes}"
 
     @property
     def command(self) -> str:
@@ -219,10 +219,35 @@ def _difference(run: Run, experiment: Experiment, scenes: int, data: str, source
     return "" if (run.scenes, run.data) == (scenes, data) else f"{other_data}: give the same data"
 
 
-def find(paths: Iterable[str | Path]) -> list[Run]:
+@dataclasses.dataclass(frozen=True)
+class LeftOut:
+    """A run that is not used with the others, and why."""
+
+    path: Path
+    reason: str
+    is_damaged: bool = False
+    """Whether something happened to it, as against a run that only lacks steps or rows."""
+
+
+class SomeLeftOut(UserError):
+    """The other runs were used, and what there was to say of them is said."""
+
+    exit_code = 1
+
+
+def require_none_damaged(left_out: Iterable[LeftOut]) -> None:
+    """Raise `SomeLeftOut` if something happened to any of them: they were named, but a script reads no notes."""
+    damaged = {run.path: run.reason for run in left_out if run.is_damaged}
+    if damaged:
+        names = ", ".join(path.name for path in list(damaged)[:3]) + (", ..." if len(damaged) > 3 else "")
+        number = "1 run" if len(damaged) == 1 else f"{len(damaged)} runs"
+        raise SomeLeftOut(f"{number} could not be used: {names}; the lines above say why, and the others are done")
+
+
+def find(paths: Iterable[str | Path], left_out: list[LeftOut] | None = None) -> list[Run]:
     """The runs at `paths`, each a run or a folder of runs, by name; a path without any is refused.
 
-    One that cannot be opened is named and left out, unless there is no other.
+    One that cannot be opened is named and left out, unless there is no other, and added to `left_out`.
     """
     runs: dict[Path, Run] = {}
     refusals: dict[Path, UserError] = {}
@@ -241,8 +266,10 @@ def find(paths: Iterable[str | Path]) -> list[Run]:
                 refusals.setdefault(folder.resolve(), UserError(f"cannot read {folder}: {error.strerror or error}"))
     if refusals and not runs:
         raise next(iter(refusals.values()))
-    for refusal in refusals.values():
+    for folder, refusal in refusals.items():
         _log.warning(f"warning: {refusal}; that run is left out")
+        if left_out is not None:
+            left_out.append(LeftOut(folder, str(refusal), is_damaged=True))
     return list(runs.values())
 
 
