@@ -79,11 +79,11 @@ def made_up_report(
     runs = []
     for run in summarize(rows):
         judged = (run.norm, run.seed) in failed
-        binding = {"failed": judged, "reason": "noise masks" if judged else "", "moving": 2.5, "sharing": 0.2}
+        verdict = {"failed": judged, "reason": "noise masks" if judged else "", "moving": 2.5, "sharing": 0.2}
         facts = {
             "path": f"runs/{run.name}", "command": f"slotnorm train toy --norm {run.norm}", "weights": "a" * 64,
             "versions": {"torch": "2.7"}, "scenes": {"toy4": {"scenes": "b" * 64, "num_scenes": 40}},
-            "binding": binding,
+            "binding": verdict,
         }  # fmt: skip
         runs.append(dataclasses.replace(run, failed=judged, facts=facts))
     material = RunCollection(tuple(divide(runs)), (), ("A note.",))
