@@ -199,7 +199,7 @@ def test_onnxruntime_runs_a_whole_model_with_any_batch_and_number_of_slots(norm,
     assert sorted(tmp_path.iterdir()) == [path], "one file, with the weights in it"
     session = open_session(path)
     assert [given.name for given in session.get_inputs()] == [model.input, "noise"]
-    names = [made.name for made in session.get_outputs()]
+    names = [output.name for output in session.get_outputs()]
     for batch, slots in ((1, 1), (3, 4), (2, 12), (5, 3)):
         inputs, noise = model_inputs(model, batch), torch.randn(batch, slots, 8)
         results = session.run(None, {model.input: inputs.numpy(), "noise": noise.numpy()})
