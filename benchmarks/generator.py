@@ -1,4 +1,4 @@
-"""Generated scenes a second on one core, and what bounding boxes are worth: python benchmarks/generator.py.
+"""Generated scenes per second on one core, and what bounding boxes are worth: python benchmarks/generator.py.
 
 Interleaved rounds in one process with one thread, in seconds of its own processor time. "whole picture" is the same
 tracer testing every object at every sample; both draw the same bits, which is checked.

@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 from slotnorm.errors import UserError
 from slotnorm.evaluation.diagnosis import OCCUPANCY, RATIO
 from slotnorm.evaluation.examples import Examples
-from slotnorm.evaluation.row_files import row_files
+from slotnorm.evaluation.row_files import FOLDER, row_files
 from slotnorm.evaluation.rows import Rows
 from slotnorm.metrics import all_metrics
 from slotnorm.models import weights
 from slotnorm.report.model_views import DIAGNOSIS, EXAMPLES, spaced
-from slotnorm.report.reading import ROWS, find_folders, read
+from slotnorm.report.reading import find_folders, read
 from slotnorm.report.sections import Section
 from slotnorm.storage import archives
 from slotnorm.training.runs import Run
@@ -62,7 +62,7 @@ def _publish_run(folder: Path, target: Path) -> Path:
 
 def shrink(folder: Path) -> None:
     """Make the runs in a folder as small as they get; doing so twice is doing so once."""
-    for rows in sorted(folder.rglob(ROWS)):
+    for rows in sorted(folder.rglob(FOLDER)):
         leave_out(rows.parent)
     for path in sorted(folder.rglob("*.npz")):
         archives.pack_tightly(path)
@@ -78,7 +78,7 @@ def leave_out(folder: Path) -> None:
     """Leave out of a run what no table or figure shows, and what no eye can see in its pictures."""
     (section,) = read([folder]).sections
     shown = {section.train_slots, section.object_slots, section.high_slots}
-    for path in (*row_files(folder / ROWS), *row_files(folder / DIAGNOSIS)):
+    for path in (*row_files(folder / FOLDER), *row_files(folder / DIAGNOSIS)):
         rows = Rows.load(path)
         kept = rows.take(is_shown(rows, section, shown) & ~np.isin(rows["metric"], (RATIO, OCCUPANCY)))
         if len(kept) < len(rows):

@@ -133,7 +133,7 @@ def verbs(group: dict[str, Any]) -> Iterator[list[str]]:
 
 def help_of(words: list[str]) -> str:
     """What a verb prints when asked for --help."""
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
         main([*words, "--help"])
-    return said.getvalue()
+    return printed.getvalue()

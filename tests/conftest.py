@@ -11,12 +11,27 @@ import pytest
 
 COUNTS = Path(__file__).parents[1] / "docs" / "reliability.json"
 
-# One thread per test process: two processes run side by side, and CPU bits depend on the number of threads.
+# One thread per test process: several run side by side, and CPU bits depend on the number of threads.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
 # Compiled modules are kept, whatever the environment says: dozens of processes would compile the package anew.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+_MEMORY, _ROOM = "/dev/shm", 2 << 30  # bytes: all folders of all tests together hold a quarter of that
+
+
+def _is_roomy(folder: str) -> bool:
+    """Whether it is a place for hundreds of megabytes in which this user may write, and run what is written."""
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return False
+    system = os.statvfs(folder)
+    return system.f_bavail * system.f_frsize >= _ROOM and not system.f_flag & os.ST_NOEXEC
+
+
+# Folders of tests are in memory where it has room: tests flush tens of thousands of small files, which a disk makes
+# them wait for. PYTEST_DEBUG_TEMPROOT or --basetemp puts them elsewhere.
+if _is_roomy(_MEMORY):
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", _MEMORY)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it, and commands that tests start would inherit that
 
 

@@ -53,10 +53,10 @@ def commands(disk: Path, data: Path, run: Path, picture: Path) -> dict[str, list
     return {verb: [*verb.split(), *options.split()] for verb, options in words.items()}
 
 
-def start(arguments: list[str], said: Path) -> int:
+def start(arguments: list[str], output: Path) -> int:
     """A command in a process of its own; its exit code."""
     if (child := os.fork()) == 0:
-        with open(said, "wb") as log:
+        with open(output, "wb") as log:
             os.dup2(log.fileno(), 1)
             os.dup2(log.fileno(), 2)
         sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
@@ -94,7 +94,7 @@ def fill(disk: Path, left: int) -> Path:
 
 def try_verb(verb: str, folder: Path, data: Path, run: Path) -> int:
     """Give the verb with little and with no room, then with enough; returns how often it met a full disk."""
-    disk, said = folder / "disk", folder / "said.txt"
+    disk, log = folder / "disk", folder / "said.txt"
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={ROOM}", "tmpfs", str(disk)], check=True)
     os.environ["SLOTNORM_CACHE"] = str(disk / "cache")
@@ -104,11 +104,11 @@ def try_verb(verb: str, folder: Path, data: Path, run: Path) -> int:
     Image.fromarray(np.random.default_rng(0).integers(0, 255, (40, 40, 3), np.uint8)).save(picture)
     words = commands(disk, data, run, picture)
     if verb == "sweep":
-        made = f"data generate --objects 1:3 --num 80 --size 32 --style flat --out {folder}/scenes"
-        assert start(made.split(), said) == 0, said.read_text()
+        generate = f"data generate --objects 1:3 --num 80 --size 32 --style flat --out {folder}/scenes"
+        assert start(generate.split(), log) == 0, log.read_text()
     if verb == "report":
         prepare(disk, data, run)
-        assert start(words["eval"], said) == 0, said.read_text()
+        assert start(words["eval"], log) == 0, log.read_text()
         shutil.copytree(disk / "own" / run.name / "rows", folder / "rows")
     full = 0
     for left in LEFT[:: 3 if verb in LONG else 1]:
@@ -116,7 +116,7 @@ def try_verb(verb: str, folder: Path, data: Path, run: Path) -> int:
         if verb == "report":
             shutil.copytree(folder / "rows", disk / "own" / run.name / "rows")
         filler = fill(disk, left)
-        code, sentence = start(words[verb], said), said.read_text()
+        code, sentence = start(words[verb], log), log.read_text()
         assert "Traceback" not in sentence, f"{verb} with {left} bytes free: {sentence}"
         if code:
             full += 1
@@ -124,7 +124,7 @@ def try_verb(verb: str, folder: Path, data: Path, run: Path) -> int:
             assert re.search("No space left on device|full|GB free", sentence), f"{verb}: {sentence}"
             assert not list(disk.rglob("*.tmp")), f"{verb} with {left} bytes free left {list(disk.rglob('*.tmp'))}"
         filler.unlink()
-        again, sentence = start(words[verb], said), said.read_text()
+        again, sentence = start(words[verb], log), log.read_text()
         assert again == 0, f"{verb}, again after {left} bytes were free: exit code {again}: {sentence}"
     return full
 

@@ -80,13 +80,13 @@ def main() -> None:
           for style, size, fewest, most in (
               ("flat", 16, 2, 4), ("flat", 16, 5, 7), ("clevr", 64, 3, 6), ("clevr", 64, 10, 10))
           for parts in (1, 4, 8)),
-        ("64x64: every other object bound", np.where(objects(num, 64, 3, 6) % 2, objects(num, 64, 3, 6), 0), 7, 0.9),
+        ("64x64: every other object found", np.where(objects(num, 64, 3, 6) % 2, objects(num, 64, 3, 6), 0), 7, 0.9),
     ]  # fmt: skip
     print("| masks | moving | sharing | coherence | the rule says |\n|---|---|---|---|---|")
     for name, labels, slots, confidence in cases:
         judgement = judge_masks(soft(permuted(labels, slots), slots, confidence))
         numbers = f"{judgement.moving:.2f} | {judgement.sharing:.2f} | {judgement.coherence:.2f}"
-        print(f"| {name} | {numbers} | {judgement.reason or 'binds'} |")
+        print(f"| {name} | {numbers} | {judgement.reason or 'follows objects'} |")
 
 
 if __name__ == "__main__":

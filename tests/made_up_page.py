@@ -57,15 +57,15 @@ def made_up_diagnosis(section: Section) -> Diagnostics:
     """Who holds the background, as a diagnosis of each run would say: HELD with seed 1, a bit less with others."""
     parts = []
     for run in section.all_runs:
-        made = []
+        measured = []
         for slots, values in zip((section.train_slots, 3 * section.train_slots), HELD[run.norm], strict=True):
             for metric, value in zip(HELD_METRICS, values, strict=True):
-                made.append(Rows(
+                measured.append(Rows(
                     run=run.name, norm=run.norm, seed=run.seed, train_slots=section.train_slots, dataset="toy4",
                     image=[0, 1], objects=3, slots=slots, source="diagnosis", metric=metric,
                     value=np.array([value - 0.005, value + 0.005]) * (1 - 0.01 * (run.seed - 1)),
                 ))  # fmt: skip
-        parts.append(Rows.concat(made, {"mass": {"pairs": {}, "refused": ""}}))
+        parts.append(Rows.concat(measured, {"mass": {"pairs": {}, "refused": ""}}))
     return diagnostics(section.title, parts)
 
 
@@ -79,11 +79,11 @@ def made_up_report(
     runs = []
     for run in summarize(rows):
         judged = (run.norm, run.seed) in failed
-        binding = {"failed": judged, "reason": "noise masks" if judged else "", "moving": 2.5, "sharing": 0.2}
+        verdict = {"failed": judged, "reason": "noise masks" if judged else "", "moving": 2.5, "sharing": 0.2}
         facts = {
             "path": f"runs/{run.name}", "command": f"slotnorm train toy --norm {run.norm}", "weights": "a" * 64,
             "versions": {"torch": "2.7"}, "scenes": {"toy4": {"scenes": "b" * 64, "num_scenes": 40}},
-            "binding": binding,
+            "binding": verdict,
         }  # fmt: skip
         runs.append(dataclasses.replace(run, failed=judged, facts=facts))
     material = RunCollection(tuple(divide(runs)), (), ("A note.",))

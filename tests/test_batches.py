@@ -25,10 +25,10 @@ def scenes(tmp_path_factory, arrays) -> Scenes:
     return build(tmp_path_factory.mktemp("batches") / "set", arrays)
 
 
-def assert_same(one: Batch, other: Batch) -> None:
-    assert one.step == other.step
+def assert_same(batch: Batch, other: Batch) -> None:
+    assert batch.step == other.step
     for name in ("scene", "sample", "counts", *FIELDS):
-        assert torch.equal(getattr(one, name), getattr(other, name)), name
+        assert torch.equal(getattr(batch, name), getattr(other, name)), name
 
 
 def test_a_batch_holds_the_scenes_it_names(scenes, arrays):
@@ -72,8 +72,8 @@ def test_any_number_of_workers_gives_the_same_bits(scenes, workers):
     options = {"seed": 5, "batch_size": 12, "flip": True, "fields": FIELDS, "stop": 23}
     alone, helped = list(batches(scenes, **options)), list(batches(scenes, **options, workers=workers))
     assert len(alone) == len(helped) == 23
-    for one, other in zip(alone, helped, strict=True):
-        assert_same(one, other)
+    for computed, other in zip(alone, helped, strict=True):
+        assert_same(computed, other)
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 12])
@@ -91,8 +91,8 @@ def test_a_run_that_starts_later_continues_exactly(scenes, workers):
     options = {"seed": 5, "batch_size": 12, "flip": True, "fields": FIELDS, "workers": workers}
     whole = list(batches(scenes, **options, stop=17))
     for start in (0, 1, 4, 5, 16):
-        for one, other in zip(whole[start:], batches(scenes, **options, start=start, stop=17), strict=True):
-            assert_same(one, other)
+        for resumed, other in zip(whole[start:], batches(scenes, **options, start=start, stop=17), strict=True):
+            assert_same(resumed, other)
 
 
 def test_a_flip_mirrors_image_and_labels_together(scenes, arrays):

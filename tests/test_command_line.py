@@ -40,9 +40,9 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     """The one sentence that a command ends with."""
     with pytest.raises(SystemExit) as ended:
         verbs.main(list(words))
-    said, sentence = capsys.readouterr()
+    printed, sentence = capsys.readouterr()
     assert ended.value.code == 2
-    assert said == ""
+    assert printed == ""
     assert sentence.startswith("slotnorm: ")
     assert sentence.count("\n") == 1
     return sentence
@@ -149,11 +149,11 @@ def test_a_backbone_that_almost_has_a_bundled_name_is_refused_with_that_name(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tiny.build_scenes(tmp_path / "set", 2)
-    said = refused(
+    sentence = refused(
         capsys, "data", "features", "--from", str(tmp_path / "set"), "--backbone", "toy-batch_nrm", "--out", "x"
     )
-    assert "the network toy-batch_nrm needs --weights" in said
-    assert "did you mean 'toy-batch_norm', which has its own?" in said
+    assert "the network toy-batch_nrm needs --weights" in sentence
+    assert "did you mean 'toy-batch_norm', which has its own?" in sentence
 
 
 @pytest.mark.parametrize(
@@ -187,9 +187,9 @@ def test_too_little_memory_is_one_sentence_and_another_error_is_not(
     with pytest.raises(SystemExit) as ended:
         dispatch.run({"grow": grow}, ["grow"])
     assert ended.value.code == 2
-    said = capsys.readouterr().err
-    assert said.startswith("slotnorm: there is not enough memory (")
-    assert said.endswith(f"{asked}); ask for fewer slots, or a smaller batch\n")
+    printed = capsys.readouterr().err
+    assert printed.startswith("slotnorm: there is not enough memory (")
+    assert printed.endswith(f"{asked}); ask for fewer slots, or a smaller batch\n")
     with pytest.raises(RuntimeError, match="an error of ours"):
         dispatch.run({"stumble": stumble}, ["stumble"])
 
@@ -341,9 +341,9 @@ def test_what_the_disk_refuses_is_a_sentence_and_an_error_of_ours_is_not(capsys:
 def shown(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     with contextlib.suppress(SystemExit):
         verbs.main(list(words))
-    said, sentence = capsys.readouterr()
+    printed, sentence = capsys.readouterr()
     assert sentence == ""
-    return said
+    return printed
 
 
 def groups() -> list[list[str]]:
@@ -553,9 +553,9 @@ def test_a_file_that_is_not_an_experiment_is_one_sentence(
 ) -> None:
     file = tmp_path / "file.json"
     file.write_text(change(to_document(tiny.experiment())))
-    said = refused(capsys, "train", "--experiment", str(file))
-    assert str(file) in said
-    assert sentence in said
+    refusal = refused(capsys, "train", "--experiment", str(file))
+    assert str(file) in refusal
+    assert sentence in refusal
 
 
 def test_a_file_that_is_not_there_and_a_name_beside_it_are_refused(

@@ -74,9 +74,9 @@ def test_every_bundled_thing_has_a_licence():
 
 def test_what_the_licences_leave_out_of_wheel_and_sdist_is_left_out():
     page = (ROOT / "docs" / "licences.md").read_text(encoding="utf-8")
-    said = {line.split("|")[2].strip(" `") for line in page.splitlines() if "not in wheel or sdist" in line}
-    assert said
-    assert said <= set(LEFT_OUT)
+    excluded = {line.split("|")[2].strip(" `") for line in page.splitlines() if "not in wheel or sdist" in line}
+    assert excluded
+    assert excluded <= set(LEFT_OUT)
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)

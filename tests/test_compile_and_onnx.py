@@ -57,7 +57,11 @@ class FromSlots(FromNoise):
         return self.layer(tokens, slots=slots)
 
 
-FREE = ({0: Dim("batch", min=1), 1: Dim("tokens", min=1)}, {0: Dim("batch", min=1), 1: Dim("slots", min=1)})
+def free() -> tuple[dict[int, object], dict[int, object]]:
+    """Batch, tokens and slots of any number; made when a test asks, since all of SymPy is imported for it."""
+    return {0: Dim("batch", min=1), 1: Dim("tokens", min=1)}, {0: Dim("batch", min=1), 1: Dim("slots", min=1)}
+
+
 SIZES = [(1, 5, 2), (3, 17, 9), (2, 4, 11)]
 
 
@@ -127,7 +131,7 @@ def to_batch(scenes: Scenes, model: SlotModel) -> tuple[torch.Tensor, dict[str, 
 @pytest.mark.parametrize("wrapper", [FromNoise, pytest.param(FromSlots, marks=pytest.mark.slow)])
 def test_an_exported_program_takes_any_batch_tokens_and_slots(name, wrapper):
     module = wrapper(make_layer(name)).eval()
-    program = torch.export.export(module, draw(2, 7, 3, 12), dynamic_shapes=FREE, strict=False)
+    program = torch.export.export(module, draw(2, 7, 3, 12), dynamic_shapes=free(), strict=False)
     for batch, tokens, slots in SIZES:
         arguments = draw(batch, tokens, slots, 12)
         for ours, expected in zip(program.module()(*arguments), module(*arguments), strict=True):
@@ -148,7 +152,7 @@ def test_onnxruntime_gives_the_same_slots_and_attention(name, tmp_path):
     path = tmp_path / "layer.onnx"
     torch.onnx.export(
         module, example, path, input_names=["tokens", "noise"], output_names=["slots", "attention"],
-        dynamic_shapes=FREE, dynamo=True, verbose=False,
+        dynamic_shapes=free(), dynamo=True, verbose=False,
     )  # fmt: skip
     session = open_session(path)
     for batch, tokens, slots in SIZES:
@@ -195,7 +199,7 @@ def test_onnxruntime_runs_a_whole_model_with_any_batch_and_number_of_slots(norm,
     assert sorted(tmp_path.iterdir()) == [path], "one file, with the weights in it"
     session = open_session(path)
     assert [given.name for given in session.get_inputs()] == [model.input, "noise"]
-    names = [made.name for made in session.get_outputs()]
+    names = [output.name for output in session.get_outputs()]
     for batch, slots in ((1, 1), (3, 4), (2, 12), (5, 3)):
         inputs, noise = model_inputs(model, batch), torch.randn(batch, slots, 8)
         results = session.run(None, {model.input: inputs.numpy(), "noise": noise.numpy()})

@@ -110,5 +110,5 @@ def test_channels_are_last_for_float32_on_a_cpu_unless_a_layer_goes_by_transform
 def test_a_single_slot_keeps_its_channels_last_through_the_layers():
     layers = torch.nn.Sequential(convolution.TransposedConvolution(8, 8, 5, 2), torch.nn.ReLU())
     single = torch.randn(4, 4, 8).permute(2, 0, 1)[None]  # as `spread` makes it; contiguous either way, torch says
-    made = layers(convolution.lay_out(single, layers))
-    assert made.stride() == (8 * 8 * 8, 1, 8 * 8, 8)
+    outputs = layers(convolution.lay_out(single, layers))
+    assert outputs.stride() == (8 * 8 * 8, 1, 8 * 8, 8)

@@ -98,13 +98,13 @@ def test_the_verb_prints_draws_writes_and_needs_no_cache(bundle, tmp_path, monke
     (tmp_path / "temporary").mkdir()
     out = tmp_path / "my page"
     main(["demo", "--scenes", "2", "--out", str(out)])
-    said = capsys.readouterr()
-    assert "toy4: 2 new scenes with 2 to 4 objects, as in training" in said.out
-    assert "toy7: 2 new scenes with 5 to 7 objects, more than in training" in said.out
-    assert re.search(r"^Baseline( +-?\d\.\d+){9}$", said.out, re.MULTILINE)
-    assert "F-ARI ↑ on toy4" in said.out
-    assert said.out.endswith(f"page: {out / 'index.html'}\n")
-    assert "\x1b" not in said.out
+    shown = capsys.readouterr()
+    assert "toy4: 2 new scenes with 2 to 4 objects, as in training" in shown.out
+    assert "toy7: 2 new scenes with 5 to 7 objects, more than in training" in shown.out
+    assert re.search(r"^Baseline( +-?\d\.\d+){9}$", shown.out, re.MULTILINE)
+    assert "F-ARI ↑ on toy4" in shown.out
+    assert shown.out.endswith(f"page: {out / 'index.html'}\n")
+    assert "\x1b" not in shown.out
     html = (out / "index.html").read_text()
     assert html.startswith("<!doctype html>")
     assert "<title>slotnorm demo</title>" in html

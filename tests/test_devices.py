@@ -166,12 +166,12 @@ def test_a_report_runs_its_models_on_the_device(
 ) -> None:
     evaluated(on_cpu[kind], crowd, tmp_path, "cpu")
     with watched_device() as ran:
-        made = write_report([tmp_path / "cpu"], tmp_path / "report", data=crowd.directory, device=str(DEVICE))
+        report = write_report([tmp_path / "cpu"], tmp_path / "report", data=crowd.directory, device=str(DEVICE))
     assert ran
     text = (tmp_path / "report" / "report.md").read_text()
     assert "No diagnostics" not in text
     assert "No pictures" not in text
-    assert len(made.runs) == 1
+    assert len(report.runs) == 1
     assert (tmp_path / "cpu" / on_cpu[kind].name / "diagnosis" / "toy7.npz").is_file()
 
 
@@ -208,11 +208,11 @@ def test_features_are_computed_on_the_device(scenes: Scenes, tmp_path: Path) -> 
     expected = compute(scenes, encoder_backbone(build(tiny.experiment()), "run:x"), tmp_path / "cpu", "cpu")
     with other_device():
         backbone = encoder_backbone(build(tiny.experiment()), "run:x")
-        made = compute(scenes, backbone, tmp_path / "there", DEVICE)
+        computed = compute(scenes, backbone, tmp_path / "there", DEVICE)
         assert backbone.mean.device == DEVICE
-    assert made.features is not None
+    assert computed.features is not None
     assert expected.features is not None
-    np.testing.assert_allclose(made.features[:], expected.features[:], atol=2e-3)
+    np.testing.assert_allclose(computed.features[:], expected.features[:], atol=2e-3)
 
 
 def test_features_on_the_fly_are_computed_on_the_device_of_training_and_evaluation(
@@ -311,10 +311,10 @@ def test_a_device_that_is_not_there_is_one_sentence_before_anything_is_done(
         with pytest.raises(SystemExit) as ended:
             verbs.main([*command, "--device", device])
         assert ended.value.code == 2, command
-        said = capsys.readouterr().err
-        assert said.startswith("slotnorm: ")
-        assert sentence in said
-        assert said.count("\n") == 1
+        printed = capsys.readouterr().err
+        assert printed.startswith("slotnorm: ")
+        assert sentence in printed
+        assert printed.count("\n") == 1
     assert not list(tmp_path.iterdir())
 
 

@@ -55,7 +55,7 @@ class Server(http.server.ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}"
 
     def handle_error(self, request, client_address):
-        """A client that went away is no news."""
+        """A client that went away is not news."""
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -386,7 +386,7 @@ def test_a_file_without_a_byte_is_one_sentence(server, tmp_path):
 
 
 def test_a_server_that_begins_again_and_again_is_given_up(server, tmp_path, monkeypatch):
-    """It sends much and little in turn, always from the first byte: what is there twice is no progress."""
+    """It sends much and little in turn, always from the first byte: what is there twice is not progress."""
     server.answers_ranges = False
     server.cut_after = [200_000, 100] * 50
     with pytest.raises(UserError, match="broke off after"):

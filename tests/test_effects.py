@@ -124,15 +124,15 @@ def test_normalizations_are_compared_on_the_same_scenes() -> None:
 
 def test_one_run_is_over_scenes_only_and_three_are_rough() -> None:
     norms = ("weighted_mean", "batch_norm")
-    for seeds, over, said in (((1,), "scenes", "scenes only"), ((1, 2, 3), "scenes and runs", "rough")):
+    for seeds, over, hedge in (((1,), "scenes", "scenes only"), ((1, 2, 3), "scenes and runs", "rough")):
         measured = effects([section_of(made_up(norms=norms, seeds=seeds, slots=SLOTS, images=8))])
         change = of(measured).change("batch_norm")
         assert change is not None
         assert (change.over, change.rough) == (over, True)
-        for words in (f"| Batch Norm | {len(seeds)} ({said}) |", f"| Batch Norm − Baseline ({said}) |"):
+        for words in (f"| Batch Norm | {len(seeds)} ({hedge}) |", f"| Batch Norm − Baseline ({hedge}) |"):
             assert words in to_markdown(measured)
         (*_, differences) = forests(measured)
-        assert [row.label for row in differences.groups[0].rows] == [f"Batch Norm − Baseline ({said})"]
+        assert [row.label for row in differences.groups[0].rows] == [f"Batch Norm − Baseline ({hedge})"]
     five = of(effects([section_of(made_up(norms=("batch_norm",), seeds=range(5), slots=SLOTS, images=8))]))
     assert not five.changes[0].rough
 

@@ -325,8 +325,8 @@ def test_slurm_is_asked_seldom_and_a_silent_controller_loses_no_job(
 
 
 def test_the_schedulers_words_are_said_once() -> None:
-    said = "sbatch: error: invalid partition specified: fast\nsbatch: error: invalid partition specified: fast\n\n"
-    assert slurm._words_of_slurm(said) == "invalid partition specified: fast"
+    refusal = "sbatch: error: invalid partition specified: fast\nsbatch: error: invalid partition specified: fast\n\n"
+    assert slurm._words_of_slurm(refusal) == "invalid partition specified: fast"
 
 
 def test_an_address_without_a_ray_cluster_is_one_sentence_at_once() -> None:

@@ -98,21 +98,23 @@ def slow_rows(model: SlotModel, scenes: Scenes, number: int, kind: str) -> dict[
             inputs = torch.from_numpy(scenes.read("features", [position])).double()
         else:
             inputs = to_images(torch.from_numpy(scenes.read("images", [position]))).double()
-        made = model(inputs, num_slots=number, noise=noise)
+        decomposition = model(inputs, num_slots=number, noise=noise)
         true = scenes.read("labels", [position])[0]
         if kind == "properties":
-            maps = {"attention": (made.masks[0], true[::2, ::2])}
+            maps = {"attention": (decomposition.masks[0], true[::2, ::2])}
         else:
-            side = math.isqrt(made.attention.shape[-1])
-            sides = (8 if made.masks.dim() == 4 else side, side)
-            grids = [masks.reshape(1, number, -1, side) for masks, side in zip(made[2:0:-1], sides, strict=True)]
+            side = math.isqrt(decomposition.attention.shape[-1])
+            sides = (8 if decomposition.masks.dim() == 4 else side, side)
+            grids = [
+                masks.reshape(1, number, -1, side) for masks, side in zip(decomposition[2:0:-1], sides, strict=True)
+            ]
             large = [interpolate(grid, (8, 8), mode="bilinear") for grid in grids]
             maps = {"masks": (large[0][0], true), "attention": (large[1][0], true)}
-            scores[image, "masks", "l2"] = float((made.reconstruction - inputs).square().mean())
+            scores[image, "masks", "l2"] = float((decomposition.reconstruction - inputs).square().mean())
         for source, (masks, compared) in maps.items():
             for metric, value in slow_scores(compared, masks.argmax(0).numpy()).items():
                 scores[image, source, metric] = value
-            raw = made.masks if source == "masks" or kind == "properties" else made.attention
+            raw = decomposition.masks if source == "masks" or kind == "properties" else decomposition.attention
             side = math.isqrt(raw.flatten(2).shape[-1])
             counted = slow_count(raw[0].reshape(number, side, side).numpy())
             scores[image, source, "count"] = abs(counted - int(scenes.counts[position]))

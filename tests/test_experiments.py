@@ -175,11 +175,11 @@ def test_a_typo_on_the_command_line_is_one_sentence(
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         verbs.main(arguments)
-    said = capsys.readouterr().err
+    printed = capsys.readouterr().err
     assert ended.value.code == 2
-    assert sentence in said
-    assert said.startswith("slotnorm: ")
-    assert said.count("\n") == 1
+    assert sentence in printed
+    assert printed.startswith("slotnorm: ")
+    assert printed.count("\n") == 1
 
 
 def test_a_value_that_makes_no_sense_is_named(capsys: pytest.CaptureFixture[str]) -> None:
@@ -206,10 +206,10 @@ def test_a_sweep_has_a_run_for_every_normalization_and_seed() -> None:
 
 def test_help_without_an_experiment_has_the_defaults_that_are_those_of_every_experiment(capsys) -> None:
     verbs.main(["train", "--help"])
-    said = " ".join(capsys.readouterr().out.split())
-    assert "NAME-NORM-SEED (default: runs)" in said
-    assert "cuda or mps (default: auto)" in said
-    assert "--slots INT K in training --max-objects" in said  # of each experiment its own
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "NAME-NORM-SEED (default: runs)" in printed
+    assert "cuda or mps (default: auto)" in printed
+    assert "--slots INT K in training --max-objects" in printed  # of each experiment its own
 
 
 def test_help_lists_and_configuration_do_not_import_torch() -> None:

@@ -67,7 +67,7 @@ def test_masks_that_are_all_alike_fail_even_where_they_follow_objects_a_little(s
     ("style", "size", "fewest", "most"),
     [("flat", 16, 2, 4), ("flat", 16, 5, 7), ("clevr", 32, 1, 3), ("clevr", 64, 3, 6), ("clevr", 64, 10, 10)],
 )
-def test_objects_bind_with_the_background_in_one_slot_or_in_several(style, size, fewest, most, parts):
+def test_objects_are_followed_with_the_background_in_one_slot_or_in_several(style, size, fewest, most, parts):
     judgement = judge(made_up.objects(NUM, size, fewest, most, style, parts), most + parts)
     assert not judgement.failed, judgement
     assert judgement.moving > 1.3
@@ -75,7 +75,7 @@ def test_objects_bind_with_the_background_in_one_slot_or_in_several(style, size,
     assert judgement.sharing < 0.35
 
 
-def test_a_run_that_binds_every_other_object_has_not_failed():
+def test_a_run_that_follows_every_other_object_has_not_failed():
     true = made_up.objects(NUM, 64, 3, 6)
     assert not judge(np.where(true % 2, true, 0), 7).failed
 

@@ -248,9 +248,9 @@ def test_a_truncated_newest_checkpoint_is_named_and_passed_over(
     path = run.checkpoints / "step-12.safetensors"
     os.truncate(path, int(share * path.stat().st_size))
     again = train(run.experiment, tmp_path, data=data)
-    assert "damaged checkpoint" in (said := caplog.text)
-    assert str(path) in said
-    assert "going on from step 8" in said
+    assert "damaged checkpoint" in (messages := caplog.text)
+    assert str(path) in messages
+    assert "going on from step 8" in messages
     assert_same(again, unbroken)
 
 

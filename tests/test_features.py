@@ -255,17 +255,17 @@ def test_a_missing_timm_says_how_to_install_it(monkeypatch):
 
 def test_a_set_of_features_is_built_once_with_labels_counts_and_properties(small_set, weights, tmp_path, caplog):
     backbone = timm_backbone(VIT, weights)
-    made = features.compute(small_set, backbone, tmp_path / "out", batch_size=4)
+    computed = features.compute(small_set, backbone, tmp_path / "out", batch_size=4)
     assert "features of 10 scenes, 100 x 64 float16 each: 0.00 GB in" in caplog.text
     expected = backbone(torch.from_numpy(small_set.images[:]))
-    assert made.features.dtype == np.float16
-    np.testing.assert_allclose(made.features[:], expected.numpy(), atol=2e-3, rtol=2e-3)
-    assert made.images.shape == (10, 160, 160, 3)
-    assert np.array_equal(made.labels[:, ::10, ::10], small_set.labels[:])  # 160 = 10 x 16
-    assert np.array_equal(made.counts, small_set.counts)
+    assert computed.features.dtype == np.float16
+    np.testing.assert_allclose(computed.features[:], expected.numpy(), atol=2e-3, rtol=2e-3)
+    assert computed.images.shape == (10, 160, 160, 3)
+    assert np.array_equal(computed.labels[:, ::10, ::10], small_set.labels[:])  # 160 = 10 x 16
+    assert np.array_equal(computed.counts, small_set.counts)
     for name, values in small_set.properties.items():
-        assert np.array_equal(made.properties[name], values)
-    provenance = made.manifest["provenance"]
+        assert np.array_equal(computed.properties[name], values)
+    provenance = computed.manifest["provenance"]
     assert provenance["sha256_of_file"] == sha256(weights)
     assert provenance["source"]["scenes"] == small_set.fingerprint
     assert (provenance["backbone"], provenance["norm"], provenance["size"]) == (VIT, "after", 160)
@@ -379,12 +379,12 @@ def test_the_estimate_is_the_papers_280_gigabytes():
 
 def test_what_cannot_be_computed_is_one_sentence(small_set, weights, tmp_path):
     backbone = timm_backbone(VIT, weights)
-    made = features.compute(small_set, backbone, tmp_path / "out")
+    computed = features.compute(small_set, backbone, tmp_path / "out")
     with pytest.raises(UserError, match="does not lie in the cache folder: say with --out"):
         features.compute(small_set, backbone)
     with pytest.raises(UserError, match="batch size 0 must be positive"):
         features.compute(small_set, backbone, tmp_path / "none", batch_size=0)
-    arrays = {"features": np.asarray(made.features), "counts": made.counts}
+    arrays = {"features": np.asarray(computed.features), "counts": computed.counts}
     only = build(tmp_path / "only", arrays)
     for way in (attach_features, lambda *arguments: features.compute(*arguments, tmp_path / "none")):
         with pytest.raises(UserError, match="holds no images"):
@@ -400,9 +400,9 @@ def test_features_on_the_fly_are_the_stored_ones(small_set, weights, tmp_path):
     for name in ("images", "labels"):
         assert np.array_equal(flying.read(name, [1, 7]), stored.read(name, [1, 7]))
     options = {"seed": 1, "batch_size": 4, "stop": 3, "fields": ("features",)}
-    for one, other in zip(batches(flying, workers=1, **options), batches(stored, **options), strict=True):
-        assert one.scene.tolist() == other.scene.tolist()
-        torch.testing.assert_close(one.features, other.features, atol=2e-3, rtol=2e-3)
+    for computed, other in zip(batches(flying, workers=1, **options), batches(stored, **options), strict=True):
+        assert computed.scene.tolist() == other.scene.tolist()
+        torch.testing.assert_close(computed.features, other.features, atol=2e-3, rtol=2e-3)
     assert flying.fingerprint != small_set.fingerprint
     assert flying.fingerprint == attach_features(small_set, timm_backbone(VIT, weights)).fingerprint
     assert len(flying.filter(max_objects=3)) == (small_set.counts <= 3).sum()
@@ -477,9 +477,9 @@ def test_the_command_makes_features_with_timm_and_with_our_own_models(weights, t
     build(source, random_arrays(num=4, size=16))
     command = ["data", "features", "--from", str(source), "--backbone"]
     main([*command, VIT, "--weights", str(weights), "--device", "cpu"])
-    made = tmp_path / "data" / "toy-features" / "paper" / "test"
-    assert capsys.readouterr().out == f"4 scenes with 100 x 64 features in {made}\n"
-    assert Scenes.open(made).features.shape == (4, 100, 64)
+    folder = tmp_path / "data" / "toy-features" / "paper" / "test"
+    assert capsys.readouterr().out == f"4 scenes with 100 x 64 features in {folder}\n"
+    assert Scenes.open(folder).features.shape == (4, 100, 64)
 
     experiment = small_experiment(ImageModel(size=16, channels=8, dim=8, hidden=8, decoder="dense"))
     exported = tmp_path / "model.safetensors"

@@ -23,8 +23,8 @@ MASKS = RANDOM.integers(0, 4, (5, 12, 16), dtype=np.uint8)
 
 
 def an_object(label: int | None = None, **changes: Any) -> dict[str, Any]:
-    thing = {"shape": "sphere", "size": "small", "material": "metal", "color": "cyan", "position": [1, -2.5, 0.35]}
-    return {**({"label": label} if label else {}), **thing, "rotation": 90.0, **changes}
+    sphere = {"shape": "sphere", "size": "small", "material": "metal", "color": "cyan", "position": [1, -2.5, 0.35]}
+    return {**({"label": label} if label else {}), **sphere, "rotation": 90.0, **changes}
 
 
 def write_folder(path: Path, num: int = 5, masks: bool = True, objects: Any = None) -> Path:

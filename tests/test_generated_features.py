@@ -40,8 +40,8 @@ def export_encoder(folder: Path, seed: int) -> Path:
     folder.mkdir()
     discs = weights.unpack(bundled.bundled_file(MADE.encoder)).experiment
     untrained = dataclasses.replace(discs, seed=seed)
-    made = weights.Weights(build(untrained).state_dict(), untrained, 0, {})
-    weights.export(made, folder / f"{MADE.encoder}.safetensors", "# card")
+    untrained_weights = weights.Weights(build(untrained).state_dict(), untrained, 0, {})
+    weights.export(untrained_weights, folder / f"{MADE.encoder}.safetensors", "# card")
     listed = {path.name: files.sha256(path) for path in folder.iterdir()}
     (folder / bundled.HASHES).write_text(json.dumps(listed))
     return folder
@@ -213,8 +213,8 @@ def test_the_bundled_encoder_makes_the_features_that_the_studies_take(
 ) -> None:
     monkeypatch.undo()
     monkeypatch.setenv("SLOTNORM_CACHE", str(tmp_path))
-    made = experiment_scenes.make_features(MADE, "val", (1, 4), 64)
-    assert isinstance(made, Scenes)
-    features = made.read("features", np.arange(64)).astype(float)
+    features_set = experiment_scenes.make_features(MADE, "val", (1, 4), 64)
+    assert isinstance(features_set, Scenes)
+    features = features_set.read("features", np.arange(64)).astype(float)
     assert features.shape[1:] == short(STUDIES[0]).recipe.model.input_shape
     assert 0.1 < features.var(axis=(0, 1)).mean() < 3, "of a scale that needs no other learning rate"

@@ -63,12 +63,12 @@ TINY = SceneSpec((1, 2), 16, seed=4, style="flat")
 
 
 def test_cached_scenes_are_made_once_and_serve_smaller_requests(cache, monkeypatch):
-    made = cached(TINY, 40)
-    assert made.directory == cache / "data" / "generated" / identify(TINY) / "40"
+    scenes = cached(TINY, 40)
+    assert scenes.directory == cache / "data" / "generated" / identify(TINY) / "40"
     monkeypatch.setattr(generator, "render", None)  # nothing is drawn any more
     fewer = cached(TINY, 12)
     assert len(fewer) == 12
-    np.testing.assert_array_equal(fewer.images[:], made.images[:12])
+    np.testing.assert_array_equal(fewer.images[:], scenes.images[:12])
     assert len(cached(TINY, 40)) == 40
 
 

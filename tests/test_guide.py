@@ -23,16 +23,16 @@ def test_every_command_of_the_guide_works_on_a_folder_of_pictures(tmp_path, monk
     write_pictures(tmp_path / "photos")
     commands = re.findall(r"^\$ slotnorm (.+)$", GUIDE.read_text(), flags=re.MULTILINE)
     assert len(commands) == 7
-    said = {}
+    printed = {}
     for command in commands:
         verb, *words = shlex.split(command)
         main([verb, *words, *QUICK.get(verb, [])])
-        said[verb] = capsys.readouterr()
-    assert "moving@8" in said["train"].out
-    assert "slots do not bind, the model " in said["train"].err
-    assert "own-weighted_sum-1 on 2 scenes of own: slots do not bind" in said["judge"].out
-    assert "try: " in said["judge"].out
-    assert " of 24 slots needed" in said["segment"].out
+        printed[verb] = capsys.readouterr()
+    assert "moving@8" in printed["train"].out
+    assert "slots do not follow what is in the images (" in printed["train"].err
+    assert "own-weighted_sum-1 on 2 scenes of own: slots do not follow what is in the images: " in printed["judge"].out
+    assert "try: " in printed["judge"].out
+    assert " of 24 slots needed" in printed["segment"].out
     assert (tmp_path / "masks" / "Foto-00-中国" / "labels.png").is_file()
     assert (tmp_path / "set" / "contact-sheet.png").is_file()
     assert (tmp_path / "report" / "index.html").is_file()

@@ -83,8 +83,8 @@ class Process:
         if self.code is not None or self.lost:
             return
         self.delay -= 1
-        made, lock = self.job.folder / "made", self.job.folder / "lock"
-        done = len(made.read_text().splitlines()) if made.exists() else 0
+        result, lock = self.job.folder / "made", self.job.folder / "lock"
+        done = len(result.read_text().splitlines()) if result.exists() else 0
         if self.delay >= 0:
             return
         if lock.exists() and lock.read_text() != str(id(self)):
@@ -97,7 +97,7 @@ class Process:
             lock.unlink(missing_ok=True)  # the kernel's lock goes with the process
         else:
             lock.write_text(str(id(self)))
-            with open(made, "a") as file:
+            with open(result, "a") as file:
                 file.write(f"{done}\n")
 
 

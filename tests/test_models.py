@@ -394,29 +394,31 @@ def test_a_model_says_what_it_takes_and_what_it_gives(model, says):
     stored = (stored * 255).to(torch.uint8) if model.input == "images" else stored.half()
     inputs = model.prepare(stored)
     assert model.encode(inputs).shape[:2] == (2, model.num_tokens)
-    made = model(inputs, num_slots=3)
-    given = {"reconstruction": made.reconstruction, "properties": made.predictions}
+    decomposition = model(inputs, num_slots=3)
+    given = {"reconstruction": decomposition.reconstruction, "properties": decomposition.predictions}
     assert {name for name, tensor in given.items() if tensor is not None} == {model.predicts}
-    assert made.reconstruction is None or made.reconstruction.shape == inputs.shape
+    assert decomposition.reconstruction is None or decomposition.reconstruction.shape == inputs.shape
     places = model.input_shape[:-1] if "masks" in model.sources else (4, 4)
-    assert made.masks.shape == (2, 3, *places)
+    assert decomposition.masks.shape == (2, 3, *places)
 
 
 def test_the_loss_is_the_squared_error_of_a_reconstruction_or_the_matching_loss_of_predictions():
     model = FeatureAutoencoder(9, 5, 8, 16, 8)
     features = torch.randn(2, 9, 5)
-    made = model(features, num_slots=3)
-    torch.testing.assert_close(model.loss(made, features, {}), (made.reconstruction - features).square().mean())
+    decomposition = model(features, num_slots=3)
+    torch.testing.assert_close(
+        model.loss(decomposition, features, {}), (decomposition.reconstruction - features).square().mean()
+    )
     names = ("shape", "size", "material", "color", "x", "y", "z")
     properties = {name: torch.ones(2, 2, dtype=torch.uint8) for name in names}
     for protocol, height in (("paper", 4 / 6), ("authors", 0.65 / 0.35)):
         predictor = SetPredictor(size=16, channels=4, dim=8, hidden=8, strides=(2, 2), protocol=protocol)
         images = torch.rand(2, 3, 16, 16)
-        made = predictor(images, num_slots=3)
+        decomposition = predictor(images, num_slots=3)
         targets = predictor.targets(properties, at_least=3)
         assert targets.shape == (2, 3, 19)
         assert targets[0, 0, 17].item() == pytest.approx(height)
-        assert predictor.loss(made, images, properties) == matching_loss(made.predictions, targets)
+        assert predictor.loss(decomposition, images, properties) == matching_loss(decomposition.predictions, targets)
     with pytest.raises(TypeError, match="FeatureAutoencoder predicts reconstruction and has no targets"):
         model.targets(properties)
 
@@ -442,10 +444,12 @@ def float64_by_default():
 def test_a_model_that_is_built_in_double_precision_works_in_it(make, shape):
     model = make()
     inputs = torch.randn(2, *shape)
-    made = model(inputs, num_slots=3)
-    assert made.masks.dtype == torch.float64
-    result = made.reconstruction if made.predictions is None else made.predictions
+    decomposition = model(inputs, num_slots=3)
+    assert decomposition.masks.dtype == torch.float64
+    result = decomposition.reconstruction if decomposition.predictions is None else decomposition.predictions
     result.square().mean().backward()
     assert all(parameter.grad is None or parameter.grad.dtype == torch.float64 for parameter in model.parameters())
     with torch.no_grad():
-        torch.testing.assert_close(model(inputs, slots=made.slots).masks.sum(1), torch.ones_like(made.masks[:, 0]))
+        torch.testing.assert_close(
+            model(inputs, slots=decomposition.slots).masks.sum(1), torch.ones_like(decomposition.masks[:, 0])
+        )

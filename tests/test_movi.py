@@ -350,9 +350,9 @@ def test_the_command_says_what_it_made_and_where(tmp_path, capsys, monkeypatch):
             "8",
         ]
     )
-    made = tmp_path / "data" / "movi-d" / "authors" / "test"
-    assert capsys.readouterr().out == f"test: 2 frames in {made}\n"
-    assert len(Scenes.open(made)) == 2
+    built = tmp_path / "data" / "movi-d" / "authors" / "test"
+    assert capsys.readouterr().out == f"test: 2 frames in {built}\n"
+    assert len(Scenes.open(built)) == 2
 
 
 @pytest.mark.parametrize("frames", [257, 100_000])

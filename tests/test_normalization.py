@@ -152,10 +152,10 @@ def test_weighted_sum_takes_a_given_scale():
 def test_unknown_names_are_refused_with_the_nearest_one():
     with pytest.raises(
         UnknownNormalization, match="no normalization 'weigthed_sum'; did you mean 'weighted_sum'?"
-    ) as it:
+    ) as instance:
         SlotAttention(8, normalization="weigthed_sum")
     for name in NAMES:
-        assert name in str(it.value)
+        assert name in str(instance.value)
     with pytest.raises(UnknownNormalization, match="no normalization 3"):
         SlotAttention(8, normalization=3)
     with pytest.raises(ValueError, match="weighted_sum is built for dim 4, the slots have 8; build it with dim=8"):
@@ -222,10 +222,10 @@ def test_a_plugin_that_does_not_load_is_one_sentence(tmp_path, content, sentence
     file = tmp_path / "plugin.py"
     if content is not None:
         file.write_text(content)
-    code, said = processes.run_command(tmp_path, "--plugin", str(file), "norms")
+    code, printed = processes.run_command(tmp_path, "--plugin", str(file), "norms")
     assert code == 2
-    assert sentence in said
-    assert "Traceback" not in said
+    assert sentence in printed
+    assert "Traceback" not in printed
 
 
 def test_an_installed_package_adds_a_normalization_by_entry_point(tmp_path):

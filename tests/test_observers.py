@@ -161,9 +161,10 @@ def test_an_observer_that_exits_does_not_end_the_training(
             sys.exit("nothing\nmore")
 
     run = train(tiny.experiment(), tmp_path, data=scenes.directory, observers=[Leaving()])
-    (said,) = [message for message in caplog.messages if "leaving" in message]
+    (warning,) = [message for message in caplog.messages if "leaving" in message]
     assert (
-        "fails at on_step (SystemExit: nothing\\nmore) and is told nothing more; the training goes on (test_obs" in said
+        "fails at on_step (SystemExit: nothing\\nmore) and is told nothing more; the training goes on (test_obs"
+        in warning
     )
     assert same_run(run, plain)
 
@@ -263,8 +264,8 @@ tags = events.Tags()
 table = [(event.step, tag, event.value) for tag in tags["scalars"] for event in events.Scalars(tag)]
 print(json.dumps([table, [event.step for event in events.Images("validation/picture")]]))
 """
-    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-    table, pictures = json.loads(said)
+    printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    table, pictures = json.loads(printed)
     single = [[step, name, float(np.float32(value))] for step, name, value in expected_table(run)]
     assert sorted(table) == sorted(single)
     assert pictures == [6, 8, 12]
@@ -386,9 +387,9 @@ def test_a_package_that_is_missing_is_one_sentence_before_anything_starts(
         with pytest.raises(SystemExit) as ended:
             verbs.main([verb, *asked])
         assert ended.value.code == 2
-        said = capsys.readouterr().err
+        printed = capsys.readouterr().err
         sentence = f"the observer {name} needs the package package_that_nobody_has, which is not installed"
-        assert said == f"slotnorm: {sentence}: pip install 'slotnorm[{name}]'\n"
+        assert printed == f"slotnorm: {sentence}: pip install 'slotnorm[{name}]'\n"
     assert not (tmp_path / "runs").exists()
 
 

@@ -45,9 +45,9 @@ def train_own(folder: Path, into: Path, *more: str) -> Run:
 def test_a_folder_of_pictures_is_learned_evaluated_and_reported_without_masks(tmp_path, capsys):
     photos = write_pictures(tmp_path / "photos")
     run = train_own(photos, tmp_path / "runs")
-    said = capsys.readouterr().err
-    assert "12 images without masks, which are not needed" in said
-    assert "learned at 32x32 (--size 64, 128 for another), 2 of them held out for validation" in said
+    printed = capsys.readouterr().err
+    assert "12 images without masks, which are not needed" in printed
+    assert "learned at 32x32 (--size 64, 128 for another), 2 of them held out for validation" in printed
     assert (run.source, run.scenes, run.experiment.recipe.model.size) == (photos.resolve(), 10, 32)
     assert f"--data {photos.resolve()}" in run.command
 
@@ -129,9 +129,9 @@ def test_other_data_is_scored_only_when_it_is_asked_for_and_said(tmp_path, capsy
     assert read([run.path]).notes == ()
     capsys.readouterr()
     main(["eval", str(run.path), "--data", str(other), "--slots", "3"])
-    said = capsys.readouterr()
-    assert "is not the data that" in said.err
-    assert "on own: 5 scenes" in said.out
+    printed = capsys.readouterr()
+    assert "is not the data that" in printed.err
+    assert "on own: 5 scenes" in printed.out
     (note,) = read([run.path]).notes
     assert note.startswith("own-weighted_sum-1: scored on other data (")
     assert note.endswith(f"than it was trained on ({run.data[:12]}).")
@@ -192,10 +192,10 @@ def test_every_size_of_own_model_has_16_times_16_tokens(size):
     from slotnorm.models import ImageAutoencoder
 
     model = experiments.own_model(size)
-    made = ImageAutoencoder(size, 4, 8, 8, strides=model.strides, decoder_channels=4,
+    autoencoder = ImageAutoencoder(size, 4, 8, 8, strides=model.strides, decoder_channels=4,
                             decoder_strides=model.decoder_strides)  # fmt: skip
-    assert made.num_tokens == 256
-    assert made.decoder.position.size == 8
+    assert autoencoder.num_tokens == 256
+    assert autoencoder.decoder.position.size == 8
 
 
 # ---------------------------------------------------------------------------------------------------- bad input
@@ -248,9 +248,9 @@ def test_all_bad_files_are_named_at_once_and_left_out_when_asked(tmp_path, capsy
         assert words in sentence
     assert not out.exists()
     main([*map(str, command), "--skip-bad"])  # the advice works when it is followed
-    said = capsys.readouterr()
-    assert said.out.startswith(f"12 scenes in {out}")
-    assert said.err.count("left out: ") == 3
+    printed = capsys.readouterr()
+    assert printed.out.startswith(f"12 scenes in {out}")
+    assert printed.err.count("left out: ") == 3
     sentence = refusal(capsys, "train", "own", "--data", photos, "--into", tmp_path / "runs", *SMALL)
     assert "--skip-bad --out SET` leaves out what cannot be used; give --data SET then" in sentence
     assert not list((tmp_path / "runs").glob("*"))
@@ -283,9 +283,9 @@ def test_crop_pad_and_stretch_make_squares(tmp_path):
     pixels[:, :10], pixels[:, 10:30], pixels[:, 30:] = (255, 0, 0), (0, 255, 0), (0, 0, 255)
     Image.fromarray(pixels).save(folder / "images" / "a.png")
     Image.fromarray(pixels[..., 1] // 255).save(folder / "masks" / "a.png")
-    made = {fit: convert(folder, tmp_path / fit, size=20, fit=fit) for fit in ("crop", "pad", "stretch")}
-    images = {fit: np.asarray(scenes.images)[0] for fit, scenes in made.items()}
-    labels = {fit: np.asarray(scenes.labels)[0] for fit, scenes in made.items()}
+    sets = {fit: convert(folder, tmp_path / fit, size=20, fit=fit) for fit in ("crop", "pad", "stretch")}
+    images = {fit: np.asarray(scenes.images)[0] for fit, scenes in sets.items()}
+    labels = {fit: np.asarray(scenes.labels)[0] for fit, scenes in sets.items()}
     assert (images["crop"] == (0, 255, 0)).all()
     assert labels["crop"].all()
     assert not images["pad"][:5].any()
@@ -294,7 +294,7 @@ def test_crop_pad_and_stretch_make_squares(tmp_path):
     assert labels["pad"].sum() == 10 * 10
     assert images["stretch"].any(axis=2).all()
     assert labels["stretch"].sum() == 20 * 10
-    assert "fit" not in made["stretch"].manifest["provenance"]
+    assert "fit" not in sets["stretch"].manifest["provenance"]
     with pytest.raises(UserError, match="--fit pad says how a picture becomes a square, and needs its side"):
         convert(folder, tmp_path / "none", fit="pad")
 
@@ -344,12 +344,12 @@ def test_odd_pictures_and_names_go_all_the_way(tmp_path, capsys):
     assert len(Scenes.open(tmp_path / "set")) == num
     capsys.readouterr()
     main(["segment", str(photos), "--run", str(run.path), "--out", str(masks)])
-    said = capsys.readouterr()
-    assert len(said.out.splitlines()) == num
-    assert "\x1b" not in said.out + said.err
-    assert "two\nlines" not in said.out + said.err
+    printed = capsys.readouterr()
+    assert len(printed.out.splitlines()) == num
+    assert "\x1b" not in printed.out + printed.err
+    assert "two\nlines" not in printed.out + printed.err
     assert len(list(masks.iterdir())) == num
-    assert "rotated.jpg: 40x48" in said.out
+    assert "rotated.jpg: 40x48" in printed.out
     record = json.loads((masks / "two-lines" / "slots.json").read_text())
     assert record["image"] == "two\nlines.png"
     main(["eval", str(run.path), "--slots", "3"])
@@ -377,8 +377,8 @@ def test_pictures_that_cannot_be_segmented_are_named_and_the_others_are_done(tmp
 def build_and_export(folder: Path) -> Path:
     """The file of a small model that was never trained."""
     experiment = tiny.experiment()
-    made = weights.Weights(dict(build(experiment).state_dict()), experiment, 0, {})
-    (folder / "model.safetensors").write_bytes(weights.pack(made))
+    untrained = weights.Weights(dict(build(experiment).state_dict()), experiment, 0, {})
+    (folder / "model.safetensors").write_bytes(weights.pack(untrained))
     return folder / "model.safetensors"
 
 

@@ -142,8 +142,8 @@ def test_names_with_markup_stay_text():
 def test_a_normalization_with_an_odd_name_is_drawn():
     """A plugin's name that is not registered here."""
     odd = "x\"><b>' 😀"
-    made = made_up_report(norms=("weighted_mean",), scenes=1, failed=())
-    section = made.sections[0].section
+    whole_report = made_up_report(norms=("weighted_mean",), scenes=1, failed=())
+    section = whole_report.sections[0].section
     runs = tuple(dataclasses.replace(run, norm=odd) for run in section.runs)
     again = compose(RunCollection((dataclasses.replace(section, runs=runs),), (), ()), with_theory=False)
     parsed = Parsed(render(again))

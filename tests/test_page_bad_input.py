@@ -79,10 +79,10 @@ def test_never_more_slots_than_in_training():
 
 
 def test_without_models_there_are_no_pictures_and_the_page_says_why():
-    made = made_up_report(scenes=1)
+    report = made_up_report(scenes=1)
     reason = "No pictures of toy-batch_norm-1: it was not made yet, and models are not run."
-    bare = dataclasses.replace(made.sections[0], illustration=None, diagnostics=None, notes=(reason,))
-    parsed = whole(dataclasses.replace(made, sections=(bare,)))
+    bare = dataclasses.replace(report.sections[0], illustration=None, diagnostics=None, notes=(reason,))
+    parsed = whole(dataclasses.replace(report, sections=(bare,)))
     assert "There are no pictures here: none were kept beside the runs" in parsed.text
     assert "There are no pictures of toy." in parsed.text
     assert reason in parsed.inside["li"]
@@ -92,24 +92,24 @@ def test_without_models_there_are_no_pictures_and_the_page_says_why():
 
 
 def test_pictures_of_some_normalizations_only():
-    made = made_up_report(scenes=1)
+    report = made_up_report(scenes=1)
     illustration = illustrate([made_up_examples(norm, scenes=2) for norm in ("weighted_mean", "batch_norm")], 5)
-    some = dataclasses.replace(made.sections[0], illustration=illustration)
-    parsed = whole(dataclasses.replace(made, sections=(some,)))
+    some = dataclasses.replace(report.sections[0], illustration=illustration)
+    parsed = whole(dataclasses.replace(report, sections=(some,)))
     assert "There are no pictures of Layer Norm and Weighted Sum in toy." in parsed.text
 
 
 @pytest.mark.parametrize("lacking_one", ["images", "labels", "reconstructions", "some reconstructions"])
 def test_what_scenes_or_models_lack_is_left_out_of_the_pictures(lacking_one):
-    made = made_up_report(scenes=1)
+    report = made_up_report(scenes=1)
     examples = [made_up_examples(norm, scenes=2) for norm in ("weighted_mean", "weighted_sum")]
     if lacking_one == "some reconstructions":
         changes = {"reconstructions": {7: examples[0].reconstructions[7]}}
     else:
         changes = {lacking_one: {} if lacking_one == "reconstructions" else None}
     illustration = illustrate([dataclasses.replace(example, **changes) for example in examples], 5)
-    sections = (dataclasses.replace(made.sections[0], illustration=illustration),)
-    parsed = whole(dataclasses.replace(made, sections=sections))
+    sections = (dataclasses.replace(report.sections[0], illustration=illustration),)
+    parsed = whole(dataclasses.replace(report, sections=sections))
     (study,) = parsed.data["studies"]
     scene, variant = study["scenes"][0], study["scenes"][0]["variants"][0]
     assert ("input" in scene) == (lacking_one != "images")
@@ -120,11 +120,11 @@ def test_what_scenes_or_models_lack_is_left_out_of_the_pictures(lacking_one):
     names = {attributes.get("id") for attributes in parsed.all("div")}
     assert ("into-scores" in names) == (lacking_one != "labels")
     assert ("into-reconstruction" in names) == (lacking_one != "reconstructions")
-    said = {
+    sentences = {
         "images": "The scenes of toy come without images: only their segments can be shown.",
         "labels": "The scenes of toy have no true masks, so no picture shows what is right.",
     }
-    for name, sentence in said.items():
+    for name, sentence in sentences.items():
         assert (sentence in parsed.text) == (name == lacking_one)
 
 

@@ -21,8 +21,8 @@ def changed(report, changes: dict[str, tuple[float, float, float]], metric: str 
     for effect in report.effects:
         if effect.metric == metric:
             kept = [change for change in effect.changes if change.norm in changes]
-            made = tuple(_with(change, *changes[change.norm], **facts) for change in kept)
-            effects.append(dataclasses.replace(effect, changes=made))
+            changes_made = tuple(_with(change, *changes[change.norm], **facts) for change in kept)
+            effects.append(dataclasses.replace(effect, changes=changes_made))
         else:
             effects.append(effect)
     return dataclasses.replace(report, effects=tuple(effects))
@@ -211,7 +211,7 @@ def test_words_are_listed_and_counted_as_people_do():
 def test_pictures_of_other_scenes_than_the_sentence_are_named(report):
     (contents,) = report.sections
     sentence = "The pictures are of scenes with 5 to 7 objects, more than in training."
-    for dataset, said in (("toy7", True), ("toy4", False)):
+    for dataset, is_told in (("toy7", True), ("toy4", False)):
         illustration = dataclasses.replace(contents.illustration, dataset=dataset)
         pictured = dataclasses.replace(contents, illustration=illustration)
-        assert (sentence in find(dataclasses.replace(report, sections=(pictured,))).hedges) is said
+        assert (sentence in find(dataclasses.replace(report, sections=(pictured,))).hedges) is is_told

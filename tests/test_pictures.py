@@ -214,24 +214,26 @@ def test_examples_show_what_was_scored(tmp_path: Path, kind: str) -> None:
     scenes = tiny.build_scenes(tmp_path / "scenes", 6)
     changes = {"images": tiny.IMAGES, "features": tiny.FEATURES, "properties": tiny.PROPERTIES}[kind]
     model = build(tiny.experiment(model=changes))
-    made = make_examples(model, scenes, [3, 5], [5], run="r", norm="weighted_sum", dataset="d", facts={})
-    assert made.slots == [3, 5]
-    assert made.scenes.tolist() == scenes.index.tolist()
-    assert sorted(made.reconstructions) == ([3, 5] if kind == "images" else [])  # small images: at every K
-    assert made.images is not None
+    kept_examples = make_examples(model, scenes, [3, 5], [5], run="r", norm="weighted_sum", dataset="d", facts={})
+    assert kept_examples.slots == [3, 5]
+    assert kept_examples.scenes.tolist() == scenes.index.tolist()
+    assert sorted(kept_examples.reconstructions) == ([3, 5] if kind == "images" else [])  # small images: at every K
+    assert kept_examples.images is not None
     decomposer = Decomposer(model, scenes)
     with evaluating(model):
         for group in decomposer.groups(np.arange(6)):
             _, tokens = decomposer.encode(group)
             decomposition = decomposer.decompose(tokens, decomposer.scene_noise(0, group, 5), reconstruct=True)
             masks = as_maps(decomposition.masks)[torch.from_numpy(group >= 0)].numpy()
-            np.testing.assert_allclose(made.masks[5][group[group >= 0]] / 255, masks, atol=3.01 / 255)
+            np.testing.assert_allclose(kept_examples.masks[5][group[group >= 0]] / 255, masks, atol=3.01 / 255)
             if kind == "images":
                 assert decomposition.reconstruction is not None
                 pictures = (
                     decomposition.reconstruction[torch.from_numpy(group >= 0)].permute(0, 2, 3, 1).clamp(-1, 1).numpy()
                 )
-                np.testing.assert_allclose(made.reconstructions[5][group[group >= 0]] / 127.5 - 1, pictures, atol=0.005)
+                np.testing.assert_allclose(
+                    kept_examples.reconstructions[5][group[group >= 0]] / 127.5 - 1, pictures, atol=0.005
+                )
 
 
 def test_large_images_are_kept_small(tmp_path: Path) -> None:

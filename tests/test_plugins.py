@@ -146,9 +146,9 @@ def test_a_metric_twice_or_without_a_direction_is_one_sentence(
     with pytest.raises(SystemExit) as stop:
         main(["metrics", "--plugin", written(tmp_path, content)])
     assert stop.value.code == 2
-    said = capsys.readouterr().err
-    assert sentence in said
-    assert said.count("\n") == 1
+    printed = capsys.readouterr().err
+    assert sentence in printed
+    assert printed.count("\n") == 1
 
 
 def test_a_score_of_another_shape_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -159,8 +159,10 @@ def test_a_score_of_another_shape_is_one_sentence(tmp_path: Path, capsys: pytest
     with pytest.raises(SystemExit) as stop:
         main(["eval", str(run.path), "--data", str(data), "--dataset", "toy4", "--slots", "4", "--plugin", plugin])
     assert stop.value.code == 2
-    said = capsys.readouterr().err.strip().splitlines()[-1]
-    assert "the metric sharpness gave (16, 64), but must give a tensor with one number for each of 16 images" in said
+    sentence = capsys.readouterr().err.strip().splitlines()[-1]
+    assert (
+        "the metric sharpness gave (16, 64), but must give a tensor with one number for each of 16 images" in sentence
+    )
 
 
 @pytest.mark.parametrize(
@@ -212,9 +214,9 @@ def test_a_plugin_that_fails_is_one_sentence_with_its_place(
     with pytest.raises(SystemExit) as stop:
         main(["metrics", "--plugin", written(tmp_path, content)])
     assert stop.value.code == 2
-    said = capsys.readouterr().err
-    assert sentence in said
-    assert said.count("\n") == 1
+    printed = capsys.readouterr().err
+    assert sentence in printed
+    assert printed.count("\n") == 1
 
 
 def test_metrics_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -93,8 +93,8 @@ def test_every_public_name_is_there():
 def test_the_version_is_said_once():
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert "version" in declared["project"]["dynamic"]
-    said = (ROOT / declared["tool"]["hatch"]["version"]["path"]).read_text(encoding="utf-8")
-    assert f'\n__version__ = "{slotnorm.__version__}"\n' in said
+    source = (ROOT / declared["tool"]["hatch"]["version"]["path"]).read_text(encoding="utf-8")
+    assert f'\n__version__ = "{slotnorm.__version__}"\n' in source
     assert not re.search("^version:", (ROOT / "CITATION.cff").read_text(), flags=re.MULTILINE)
     newest = re.search("^## (.*)", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
     assert newest is not None

@@ -41,11 +41,11 @@ def check(folder: Path, code: list[str]) -> list[str]:
     (folder / "user.py").write_text("\n".join(["import slotnorm as sn", *code]) + "\n")
     command = [sys.executable, "-m", "mypy", "--config-file", "mypy.ini", "--cache-dir", os.devnull, "user.py"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    said: list[list[str]] = [[] for _ in code]
+    notes: list[list[str]] = [[] for _ in code]
     for number, words in re.findall(r"^user\.py:(\d+): (.*)$", done.stdout, flags=re.MULTILINE):
-        said[int(number) - 2].append(words)
-    assert any(said), done.stdout + done.stderr
-    return ["\n".join(words) for words in said]
+        notes[int(number) - 2].append(words)
+    assert any(notes), done.stdout + done.stderr
+    return ["\n".join(words) for words in notes]
 
 
 def test_types_reach_the_user_and_a_misspelt_keyword_is_refused(tmp_path: Path) -> None:
@@ -65,11 +65,11 @@ def test_types_reach_the_user_and_a_misspelt_keyword_is_refused(tmp_path: Path) 
         "sn.SlotAttentoin": 'Module has no attribute "SlotAttentoin"',
         "sn.load(7)": 'incompatible type "int"',
     }
-    said = check(tmp_path, [*revealed, *calls, *refused])
-    for name, words in zip(NAMES, said[: len(revealed)], strict=True):
+    notes = check(tmp_path, [*revealed, *calls, *refused])
+    for name, words in zip(NAMES, notes[: len(revealed)], strict=True):
         assert words.startswith('note: Revealed type is "'), f"{name}: {words}"
         assert words != 'note: Revealed type is "Any"', f"{name} is Any for a type checker"
-    for (line, expected), words in zip([*calls.items(), *refused.items()], said[len(revealed) :], strict=True):
+    for (line, expected), words in zip([*calls.items(), *refused.items()], notes[len(revealed) :], strict=True):
         assert expected in words, f"{line}: {words}"
 
 

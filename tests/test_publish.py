@@ -46,10 +46,10 @@ def crowd(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory, crowd: Path) -> Run:
-    made = train(tiny.experiment("batch_norm", steps=4), tmp_path_factory.mktemp("runs"), data=crowd)
-    (evaluation,) = plan_evaluations([made.path], "toy7", slots=[3, 4], scenes=12, data=crowd)
+    trained = train(tiny.experiment("batch_norm", steps=4), tmp_path_factory.mktemp("runs"), data=crowd)
+    (evaluation,) = plan_evaluations([trained.path], "toy7", slots=[3, 4], scenes=12, data=crowd)
     evaluation.evaluate()
-    return made
+    return trained
 
 
 def shown(rows: Rows, table_slots: list[int]) -> Rows:
@@ -157,16 +157,16 @@ def test_objects_are_counted_with_published_weights_where_rows_lack_it_and_the_r
     (published,) = publishing.publish([run.path.parent], tmp_path)
     path = published / "rows" / "toy7.npz"
     assert counts.count_published(published, data=crowd) == [], "rows that have the metric are passed over"
-    made = Rows.load(path)
-    made.where(metric=[name for name in made.unique("metric") if name != "count"]).save(path, made.header)
+    rows = Rows.load(path)
+    rows.where(metric=[name for name in rows.unique("metric") if name != "count"]).save(path, rows.header)
     before = path.read_bytes()
     assert counts.count_published(published, data=crowd) == [published / "rows" / "toy7-count.npz"]
     assert counts.count_published(published, [4], crowd) == [], "nor is it done twice"
     assert path.read_bytes() == before
     filled = Rows.load(published / "rows" / "toy7-count.npz")
     assert filled.header["half_precision"] is True
-    assert filled.header["weights"] == made.header["weights"]
-    whole = made.where(metric="count", slots=4, source="masks")
+    assert filled.header["weights"] == rows.header["weights"]
+    whole = rows.where(metric="count", slots=4, source="masks")
     assert filled["image"].tolist() == whole["image"].tolist()
     assert np.abs(filled["value"] - whole["value"]).mean() < 0.5  # of rounded weights
     (read_again,) = read([published]).runs
@@ -179,8 +179,8 @@ def test_objects_of_a_set_that_was_not_evaluated_at_the_training_slots_are_count
 ) -> None:
     (published,) = publishing.publish([run.path.parent], tmp_path)
     path = published / "rows" / "toy7.npz"
-    made = Rows.load(path)
-    made.where(metric="f_ari", slots=3).save(path, made.header)
+    rows = Rows.load(path)
+    rows.where(metric="f_ari", slots=3).save(path, rows.header)
     (counted,) = counts.count_published(published, data=crowd)
     assert Rows.load(counted).unique("slots") == [3]
 
@@ -188,8 +188,8 @@ def test_objects_of_a_set_that_was_not_evaluated_at_the_training_slots_are_count
 def test_objects_are_not_counted_on_other_scenes_than_those_of_the_rows(run: Run, crowd: Path, tmp_path: Path) -> None:
     (published,) = publishing.publish([run.path.parent], tmp_path / "published")
     path = published / "rows" / "toy7.npz"
-    made = Rows.load(path)
-    made.where(metric="f_ari").save(path, made.header)
+    rows = Rows.load(path)
+    rows.where(metric="f_ari").save(path, rows.header)
     other = tiny.build_scenes(tmp_path / "other", 20, crowded=True).directory
     with pytest.raises(UserError, match="scenes of toy7 is .* but its rows have"):
         counts.count_published(published, [4], other)
@@ -234,12 +234,12 @@ def test_a_published_diagnosis_reads_as_it_was_made(run: Run, crowd: Path, tmp_p
     """What other rows tell is left out of the file, and made from them to the last bit."""
     Inspector(data=crowd).diagnose(read([run.path]).sections[0])
     (path,) = (run.path / "diagnosis").glob("*.npz")
-    made = Rows.load(path)
+    rows = Rows.load(path)
     (published,) = publishing.publish([run.path], tmp_path)
     small = Rows.load(published / "diagnosis" / path.name)
-    assert set(made.unique("metric")) - set(small.unique("metric")) == {"update_norm_ratio", "occupancy"}
+    assert set(rows.unique("metric")) - set(small.unique("metric")) == {"update_norm_ratio", "occupancy"}
     again = with_ratios(small)
-    for metric in made.unique("metric"):
-        assert again.where(metric=metric).equals(made.where(metric=metric)), metric
-    assert again.header == made.header
+    for metric in rows.unique("metric"):
+        assert again.where(metric=metric).equals(rows.where(metric=metric)), metric
+    assert again.header == rows.header
     shutil.rmtree(run.path / "diagnosis")

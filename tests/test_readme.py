@@ -127,6 +127,12 @@ def test_links_lead_somewhere(page):
             )
 
 
+@pytest.mark.parametrize("page", PAGES, ids=short_name)
+def test_files_that_a_page_names_are_there(page):
+    for name in re.findall(r"`[^`\n]*?\b((?:benchmarks|src|tests)/[\w./-]*\w)", page.read_text(encoding="utf-8")):
+        assert (ROOT / name).exists() or is_left_out(ROOT / name), f"{page.name} names {name}, which is not there"
+
+
 @pytest.mark.parametrize("page", sorted((ROOT / "docs").rglob("*.md")), ids=short_name)
 def test_a_page_of_the_site_links_to_other_pages_and_to_modules_alone(page):
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):

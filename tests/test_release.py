@@ -61,8 +61,8 @@ def python(request, built, tmp_path):
 @pytest.mark.release
 def test_twine_has_nothing_to_say(built):
     pytest.importorskip("twine")
-    said = run(sys.executable, "-m", "twine", "check", "--strict", *built.values())
-    assert said.count("PASSED") == 2
+    printed = run(sys.executable, "-m", "twine", "check", "--strict", *built.values())
+    assert printed.count("PASSED") == 2
 
 
 @pytest.mark.release
@@ -99,11 +99,13 @@ def test_what_is_installed_works_and_is_typed(python, tmp_path):
     assert list((tmp_path / "demo").glob("*.html"))
     (tmp_path / "user.py").write_text(USER)
     command = [sys.executable, "-m", "mypy", "--strict", "--python-executable", str(python), "user.py"]
-    said = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=bare, check=False).stdout
-    told = [line.partition("note: Revealed type is ")[2].strip('"') for line in said.splitlines() if "Revealed" in line]
+    printed = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=bare, check=False).stdout
+    told = [
+        line.partition("note: Revealed type is ")[2].strip('"') for line in printed.splitlines() if "Revealed" in line
+    ]
     tensor = "torch._tensor.Tensor"
-    assert told == [tensor, "slotnorm.models.parts.SlotModel", tensor, tensor], said
-    assert 'Unexpected keyword argument "num_slot"' in said
+    assert told == [tensor, "slotnorm.models.parts.SlotModel", tensor, tensor], printed
+    assert 'Unexpected keyword argument "num_slot"' in printed
 
 
 @pytest.mark.release
@@ -123,9 +125,9 @@ def test_the_sdists_own_tests_pass(built, tmp_path):
         archive.extractall(tmp_path, filter="data")
     unpacked = tmp_path / NAME
     environment = os.environ | {"PYTHONPATH": str(unpacked / "src")}
-    said = run(sys.executable, "-m", "pytest", "-rs", cwd=unpacked, env=environment)
-    assert " passed" in said
-    reasons = [line for line in said.splitlines() if line.startswith("SKIPPED")]
+    printed = run(sys.executable, "-m", "pytest", "-rs", cwd=unpacked, env=environment)
+    assert " passed" in printed
+    reasons = [line for line in printed.splitlines() if line.startswith("SKIPPED")]
     assert any("left out of the source distribution" in line for line in reasons)
 
 

@@ -104,9 +104,9 @@ def test_the_same_runs_give_the_same_bytes_and_what_is_not_ours_stays(
     written = files_of(out)
     (out / "mine.txt").write_text("not ours")
     verbs.main(["report", str(trained), "--out", str(out), "--no-models"])  # what was made is kept beside the runs
-    said = capsys.readouterr().out
-    assert said.startswith("2 runs in 1 section; claims: ")
-    assert f"report: {out / 'report.md'}" in said
+    printed = capsys.readouterr().out
+    assert printed.startswith("2 runs in 1 section; claims: ")
+    assert f"report: {out / 'report.md'}" in printed
     again = files_of(out)
     assert again.pop("mine.txt") == b"not ours"
     assert again == written
@@ -365,9 +365,9 @@ def test_names_with_markup_are_harmless(tmp_path: Path) -> None:
 def keep_examples(folders: Iterable[Path], dataset: str) -> None:
     """Pictures as an earlier report would have kept them beside these runs."""
     for folder in folders:
-        made = made_up_examples(folder.name.split("-")[1], scenes=2)
+        examples = made_up_examples(folder.name.split("-")[1], scenes=2)
         facts = {"weights": f"weights of {folder.name}"}
-        kept = dataclasses.replace(made, run=folder.name, dataset=dataset, facts=facts)
+        kept = dataclasses.replace(examples, run=folder.name, dataset=dataset, facts=facts)
         kept.save(folder / "examples" / f"{dataset}.npz")
 
 

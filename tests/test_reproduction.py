@@ -24,9 +24,9 @@ def test_a_figure_is_made_from_nothing(tmp_path, monkeypatch, capsys):
     words += ["--steps", "2", "--scenes", "4", "--slots", "5,15"]
     monkeypatch.setenv("SLOTNORM_CACHE", str(tmp_path / "cache"))
     verbs.main(words)
-    said = capsys.readouterr().out
-    assert f"report: {out}/report/report.md" in said
-    assert f"page: {out}/report/index.html" in said
+    printed = capsys.readouterr().out
+    assert f"report: {out}/report/report.md" in printed
+    assert f"page: {out}/report/index.html" in printed
     runs = sorted(path.name for path in (out / "runs").iterdir())
     assert runs == ["toy-weighted_mean-1", "toy-weighted_sum-1"]
     for name in ("report.md", "claims.md", "index.html", "rows.csv.gz", "curves.csv", "provenance.json"):
@@ -111,19 +111,19 @@ def test_no_jobs_at_once_are_refused_before_anything_is_trained(tmp_path, capsys
 def test_a_plan_says_runs_hours_disk_and_what_is_submitted_and_does_nothing(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(Slurm, "script", lambda self, folders: f"#SBATCH --array=0-{len(folders) - 1}")
     verbs.main(["reproduce", "toy", "--out", str(tmp_path / "out"), "--seeds", "1", "--on", "slurm", "--plan"])
-    said = capsys.readouterr().out
-    assert "4 of 4 runs to train, " in said
+    printed = capsys.readouterr().out
+    assert "4 of 4 runs to train, " in printed
     cost = r"about 0\.\d+ hours \(measured, CPU time of one thread\) and 0\.0\d+ GB for runs, without rows"
-    assert re.search(cost, said), said
-    assert said.endswith("#SBATCH --array=0-3\n")
+    assert re.search(cost, printed), printed
+    assert printed.endswith("#SBATCH --array=0-3\n")
     assert not (tmp_path / "out").exists()
 
 
 def test_a_plan_needs_no_data(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("SLOTNORM_CACHE", str(tmp_path / "cache"))
     verbs.main(["reproduce", "clevr-6-7", "--out", str(tmp_path / "out"), "--seeds", "1", "--plan"])
-    said = capsys.readouterr().out
-    assert "4 of 4 runs to train, 2000000 steps\nabout 112 hours (estimated, one GPU at 40 TFLOP/s) and " in said
+    printed = capsys.readouterr().out
+    assert "4 of 4 runs to train, 2000000 steps\nabout 112 hours (estimated, one GPU at 40 TFLOP/s) and " in printed
     assert not list(tmp_path.iterdir())
 
 

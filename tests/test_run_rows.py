@@ -259,8 +259,8 @@ def test_runs_that_are_still_training_are_left_out_unless_asked_for(
     arguments: dict[str, Any] = {"scenes": 8, "data": data, "slots": [3]}
     jobs = plan_evaluations([run.path, unfinished], "mine", **arguments)
     assert [job.run.path for job in jobs] == [run.path]
-    said = caplog.text
-    assert f"{unfinished} is still training, at step 12 of 400, and left out; --unfinished" in said
+    messages = caplog.text
+    assert f"{unfinished} is still training, at step 12 of 400, and left out; --unfinished" in messages
     with pytest.raises(UserError, match="the only run is not finished; train to the end, or evaluate .* --unfin"):
         plan_evaluations([unfinished], "mine", **arguments)
     assert len(plan_evaluations([run.path, unfinished], "mine", unfinished=True, **arguments)) == 2
@@ -630,9 +630,9 @@ def test_an_evaluation_that_fails_on_a_launcher_says_why(
     with pytest.raises(SystemExit) as ended:
         main([*words, "--on", "local"])
     assert ended.value.code == 1
-    said = capsys.readouterr().err
-    assert f"slotnorm: 1 of 1 jobs failed, {run.path / 'rows'} with exit code" in said
-    assert said.endswith("the same command tries them again\n")
+    printed = capsys.readouterr().err
+    assert f"slotnorm: 1 of 1 jobs failed, {run.path / 'rows'} with exit code" in printed
+    assert printed.endswith("the same command tries them again\n")
 
 
 def test_a_set_of_smaller_objects_has_them() -> None:

@@ -219,10 +219,10 @@ def test_a_bad_image_in_a_folder_is_named_and_the_rest_is_done(model, photo, tmp
     lines = []
     with pytest.raises(UserError, match="1 of 5 images could not be segmented: .*broken.png cannot be decoded"):
         lines.extend(segment_files(folder, Segmenter(model, SLOTS), tmp_path / "out"))
-    made = sorted(path.name for path in (tmp_path / "out").iterdir())
-    assert made == ["a", "b.PNG", "b.jpg", "ü-b"]
+    names = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert names == ["a", "b.PNG", "b.jpg", "ü-b"]
     assert [line.split(":")[0] for line in lines] == ["a.png", "b.PNG", "b.jpg", "ü <b>.jpeg"]
-    assert all((tmp_path / "out" / name / "slots.json").exists() for name in made)
+    assert all((tmp_path / "out" / name / "slots.json").exists() for name in names)
 
 
 def test_bad_input_is_one_sentence(model, photo, tmp_path):
@@ -280,14 +280,14 @@ def test_set_predictors_segment_by_attention(photo, tmp_path):
 def test_the_verb_writes_says_where_and_fails_as_promised(exported, photo, tmp_path, capsys):
     out = tmp_path / "my out"
     main(["segment", str(photo), "--run", str(exported), "--slots", "12", "--out", str(out)])
-    said = capsys.readouterr()
-    assert said.out.startswith("photo.png: 37x20, scaled to 8x8 for the model; ")
-    assert said.err == ""
+    printed = capsys.readouterr()
+    assert printed.out.startswith("photo.png: 37x20, scaled to 8x8 for the model; ")
+    assert printed.err == ""
     assert json.loads((out / "photo" / "slots.json").read_text())["num_slots"] == 12
     photo.with_name("other.png").write_bytes(b"")
     with pytest.raises(SystemExit) as stopped:
         main(["segment", str(photo.parent), "--run", str(exported), "--out", str(out)])
     assert stopped.value.code == 2
-    said = capsys.readouterr()
-    assert said.out.startswith("photo.png")
-    assert "slotnorm: 1 of 2 images could not be segmented: " in said.err
+    printed = capsys.readouterr()
+    assert printed.out.startswith("photo.png")
+    assert "slotnorm: 1 of 2 images could not be segmented: " in printed.err

@@ -55,15 +55,15 @@ def test_every_kind_of_picture_gives_the_same_labels(model, tmp_path):
 
 
 def test_a_result_has_labels_soft_masks_a_count_and_a_figure(model):
-    made = sn.segment(PICTURE, model, slots=6)
-    assert made.masks.shape == (6, 8, 8)
-    assert np.allclose(made.masks.sum(axis=0), 1, atol=1e-5)
-    assert made.count == int(sn.count_objects(torch.from_numpy(made.masks)[None])[0])
-    assert [slot["slot"] for slot in made.slots()] == list(range(6))
-    assert len(made.plot().axes) >= 8
-    assert repr(made) == f"Segmentation of 48 x 40 pixels: {count_in_words(made.count)}, 6 slots"
-    assert made._repr_html_().startswith(f'<figure><img alt="{made!r}" src="data:image/png;base64,')
-    assert made.overlay(20).size == (20, 17)
+    segmentation = sn.segment(PICTURE, model, slots=6)
+    assert segmentation.masks.shape == (6, 8, 8)
+    assert np.allclose(segmentation.masks.sum(axis=0), 1, atol=1e-5)
+    assert segmentation.count == int(sn.count_objects(torch.from_numpy(segmentation.masks)[None])[0])
+    assert [slot["slot"] for slot in segmentation.slots()] == list(range(6))
+    assert len(segmentation.plot().axes) >= 8
+    assert repr(segmentation) == f"Segmentation of 48 x 40 pixels: {count_in_words(segmentation.count)}, 6 slots"
+    assert segmentation._repr_html_().startswith(f'<figure><img alt="{segmentation!r}" src="data:image/png;base64,')
+    assert segmentation.overlay(20).size == (20, 17)
 
 
 def test_grey_and_boolean_arrays_are_pictures(model):
@@ -77,7 +77,7 @@ def test_several_pictures_are_made_when_they_are_asked_for(model, tmp_path):
     assert len(several) == 12
     assert several[3].labels.shape == (40, 48)
     assert len(several[2:5]) == 3
-    assert [made.labels.shape[1] for made in several] == [48 + number % 3 for number in range(12)]
+    assert [segmentation.labels.shape[1] for segmentation in several] == [48 + number % 3 for number in range(12)]
     batch = torch.from_numpy(np.stack([PICTURE] * 2)).permute(0, 3, 1, 2)
     first, second = sn.segment(batch, model)
     assert np.array_equal(first.labels, second.labels)
@@ -206,13 +206,13 @@ def test_auto_starts_from_three_times_the_slots_and_leaves_out_what_holds_nothin
     main(
         ["segment", str(tmp_path / "中国.png"), "--run", str(exported), "--slots", "auto", "--out", str(tmp_path / "o")]
     )
-    said = capsys.readouterr().out
+    printed = capsys.readouterr().out
     record = json.loads((tmp_path / "o" / "中国" / "slots.json").read_text())
     assert record["num_slots"] == 12
-    assert f"{count_in_words(record['objects'])}; {len(record['slots'])} of 12 slots needed" in said
-    made = sn.segment(PICTURE, model, slots="auto")
-    assert len(made.masks) == len(made.numbers) == len(record["slots"]) >= 1
-    assert int(made.labels.max()) < len(made.masks)
+    assert f"{count_in_words(record['objects'])}; {len(record['slots'])} of 12 slots needed" in printed
+    segmentation = sn.segment(PICTURE, model, slots="auto")
+    assert len(segmentation.masks) == len(segmentation.numbers) == len(record["slots"]) >= 1
+    assert int(segmentation.labels.max()) < len(segmentation.masks)
 
 
 def test_names_keep_the_letters_of_every_script_and_nothing_that_harms():
@@ -243,8 +243,8 @@ def rebuilding_error(model) -> float:
 def test_a_picture_that_is_rebuilt_far_worse_than_in_validation_is_warned_of_once(caplog):
     error = rebuilding_error(trained_with(None))
     far = trained_with(error / 20)
-    made = list(sn.segment([PICTURE, PICTURE], far, slots=6))
-    assert len(made) == 2
+    segmentations = list(sn.segment([PICTURE, PICTURE], far, slots=6))
+    assert len(segmentations) == 2
     assert [record.message for record in caplog.records] == [
         "note: a picture is rebuilt with 20 times the error of the model's validation, so it is far from what the "
         "model was trained on and its masks may mean little: train on pictures of its kind (docs/your-images.md); this "

@@ -70,8 +70,8 @@ def test_evaluation_without_gradients_gives_the_same_numbers(name):
     with_graph = layer(inputs, slots=start, iterations=5)
     with torch.no_grad():
         without = layer(inputs, slots=start, iterations=5)
-    for one, other in zip(with_graph, without, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+    for ours, other in zip(with_graph, without, strict=True):
+        torch.testing.assert_close(ours, other, rtol=1e-12, atol=1e-12)
 
 
 def test_tokens_may_be_wider_or_narrower_than_slots():

@@ -133,9 +133,9 @@ def test_the_verb_prints_a_table_and_refuses_a_folder_without_runs(
 ) -> None:
     ask(tmp_path / "runs" / "toy-weighted_sum-1")
     verbs.main(["status", str(tmp_path / "runs")])
-    said = capsys.readouterr().out.splitlines()
-    assert said[0].split() == ["run", "state", "step", "steps/s", "left"]
-    assert said[1].split() == [
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0].split() == ["run", "state", "step", "steps/s", "left"]
+    assert printed[1].split() == [
         str(tmp_path / "runs" / "toy-weighted_sum-1"),
         "waits",
         "0/12",

@@ -41,10 +41,10 @@ def test_a_sweep_trains_what_is_missing_and_a_second_one_skips_it(
     train(tiny.experiment("layer_norm"), tmp_path, data=data)
     command = arguments(tmp_path, data, "--norms", "layer_norm", "batch_norm", "--seeds", "1", "2", "--jobs", "2")
     verbs.main(command)
-    said = capsys.readouterr().out.splitlines()
-    assert len(said) == 4
-    assert said[0].startswith(f"{tmp_path / 'toy-layer_norm-1'}: step 12 of 12")
-    assert said[0].endswith("(was finished already)")
+    printed = capsys.readouterr().out.splitlines()
+    assert len(printed) == 4
+    assert printed[0].startswith(f"{tmp_path / 'toy-layer_norm-1'}: step 12 of 12")
+    assert printed[0].endswith("(was finished already)")
     assert all(Run.open(path).finished for path in tmp_path.iterdir())
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     verbs.main(command)
@@ -60,12 +60,12 @@ def test_a_failed_run_is_counted_and_shown_and_the_others_go_on(
     train(other, tmp_path, data=data)  # in the way: another recipe under the same name
     with pytest.raises(SystemExit) as ended:
         verbs.main(arguments(tmp_path, data, "--norms", "layer_norm", "batch_norm", "--seeds", "1"))
-    said, sentence = capsys.readouterr()
+    printed, sentence = capsys.readouterr()
     assert ended.value.code == 1
     assert "slotnorm: 1 of 2 runs failed, toy-layer_norm-1 with exit code 2: slotnorm: " in sentence
-    assert "toy-layer_norm-1: failed, exit code 2: slotnorm: " in said
-    assert "was started with recipe.batch_size 2, not 4" in said
-    assert "toy-batch_norm-1: step 12 of 12" in said
+    assert "toy-layer_norm-1: failed, exit code 2: slotnorm: " in printed
+    assert "was started with recipe.batch_size 2, not 4" in printed
+    assert "toy-batch_norm-1: step 12 of 12" in printed
 
 
 @pytest.mark.usefixtures("quick_jobs")
@@ -179,15 +179,15 @@ def test_one_bad_run_does_not_keep_the_others_from_training(
     (forged / "metrics.jsonl").write_text('{"loss": 1}\n')
     with pytest.raises(SystemExit) as ended:
         verbs.main(arguments(tmp_path, data, "--norms", *norms, "--seeds", "1", "--jobs", "2"))
-    said = capsys.readouterr()
+    printed = capsys.readouterr()
     assert ended.value.code == 1
-    assert f"{log}: failed, it cannot be started: [Errno 21] Is a directory" in said.out
+    assert f"{log}: failed, it cannot be started: [Errno 21] Is a directory" in printed.out
     reason = f"slotnorm: {forged / 'experiment.json'} is sealed but is not an experiment of a run: run lacks the field"
-    assert f"{forged}: failed, exit code 2: {reason}" in said.out
-    assert f"{note}: step 12 of 12" in said.out
-    assert f"{last}: step 12 of 12" in said.out
-    assert "slotnorm: 2 of 4 runs failed, toy-weighted_mean-1 with it cannot be started" in said.err
-    assert "Traceback" not in said.err
+    assert f"{forged}: failed, exit code 2: {reason}" in printed.out
+    assert f"{note}: step 12 of 12" in printed.out
+    assert f"{last}: step 12 of 12" in printed.out
+    assert "slotnorm: 2 of 4 runs failed, toy-weighted_mean-1 with it cannot be started" in printed.err
+    assert "Traceback" not in printed.err
 
 
 def test_a_run_that_is_removed_after_it_was_finished_is_named(tmp_path: Path, data: Path) -> None:

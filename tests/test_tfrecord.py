@@ -272,14 +272,14 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 
 def test_many_tiny_values_are_counted_before_they_are_kept(tmp_path):
     """Read as MOVi and as CLEVR, in one process: its peak is that of the worst file."""
-    paths = [write_records(tmp_path / kind, [made()], compressed=True) for kind, made in TINY.items()]
+    paths = [write_records(tmp_path / kind, [make_record()], compressed=True) for kind, make_record in TINY.items()]
     ended = subprocess.run([sys.executable, "-c", READ, *paths], capture_output=True, text=True, check=True)
     *sentences, megabytes = ended.stdout.splitlines()
     for path in paths:
-        said = " and ".join(sentence for sentence in sentences if sentence.startswith(f"{path}: "))
+        problem = " and ".join(sentence for sentence in sentences if sentence.startswith(f"{path}: "))
         counted = "has more than (1|11|256|1000) (entries|numbers)|a feature's name has 16777220 bytes"
-        assert re.search(counted, said), f"{path.name}: {said}"
-        assert len(said) < 1000
+        assert re.search(counted, problem), f"{path.name}: {problem}"
+        assert len(problem) < 1000
     assert int(megabytes) < 300
 
 

@@ -32,8 +32,8 @@ def test_a_torch_that_is_too_old_is_one_sentence(monkeypatch):
 def test_a_torch_that_the_tests_have_not_seen_is_one_sentence_and_no_refusal(monkeypatch, caplog, version):
     monkeypatch.setattr(torch, "__version__", version)
     runpy.run_path(torch_internals.__file__)
-    (said,) = caplog.messages
-    assert said.startswith(f"torch {version} is not 2.13, the version that slotnorm is tested with; ")
+    (message,) = caplog.messages
+    assert message.startswith(f"torch {version} is not 2.13, the version that slotnorm is tested with; ")
 
 
 def test_the_sentences_name_the_bounds_that_pip_enforces():

@@ -376,10 +376,10 @@ def test_data_that_is_not_there_is_one_sentence_with_the_command_that_makes_it(
     monkeypatch.setenv("SLOTNORM_CACHE", str(tmp_path / "cache"))
     with pytest.raises(SystemExit) as ended:
         verbs.main(["train", name, "--into", str(tmp_path / "runs")])
-    said = capsys.readouterr().err
+    printed = capsys.readouterr().err
     assert ended.value.code == 2
-    assert command in said
-    assert said.count("\n") == 1
+    assert command in printed
+    assert printed.count("\n") == 1
     assert list((tmp_path / "runs").iterdir()) == []
 
 
@@ -389,14 +389,14 @@ def test_the_command_line_trains_draws_and_says_where(
     write_experiment(tmp_path / "asked.json", tiny.experiment())
     arguments = ["--experiment", str(tmp_path / "asked.json"), "--into", str(tmp_path), "--data", str(scenes.directory)]
     verbs.main(["train", *arguments])
-    said = capsys.readouterr().out
-    assert said.startswith(f"{tmp_path / 'toy-weighted_sum-1'}: step 12 of 12  f_ari@4")
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"{tmp_path / 'toy-weighted_sum-1'}: step 12 of 12  f_ari@4")
     pictures = sorted((tmp_path / "toy-weighted_sum-1" / "pictures").iterdir())
     assert [path.name for path in pictures] == ["step-12.png", "step-6.png"]
     with Image.open(pictures[0]) as picture:
         assert picture.size == (3 * 96 + 4 * 4, 6 * 96 + 7 * 4)
     verbs.main(["train", *arguments])
-    assert capsys.readouterr().out == said
+    assert capsys.readouterr().out == printed
 
 
 def test_a_picture_shows_image_reconstruction_and_soft_masks() -> None:

@@ -42,7 +42,7 @@ def test_everything_imports_and_layer_metrics_and_models_work_without_what_windo
         for path in sorted(SOURCE.rglob("*.py"))
         if path.stem != "__main__"
     ]
-    said = run(
+    printed = run(
         f"import importlib\nfor name in {modules!r}:\n    importlib.import_module(name)\n"
         "import slotnorm as sn\n"
         "from slotnorm.runtime import unix\n"
@@ -55,7 +55,7 @@ def test_everything_imports_and_layer_metrics_and_models_work_without_what_windo
         "labels = sn.labels_from_masks(model(torch.zeros(1, 3, 32, 32), num_slots=3).masks)\n"
         "print(float(sn.adjusted_rand_index(labels, labels)))\n"
     )
-    assert said.split() == ["1.0"]
+    assert printed.split() == ["1.0"]
 
 
 def test_without_flock_the_lease_decides(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

@@ -26,8 +26,8 @@ def test_starting_to_train_or_to_segment_loads_neither_a_compiler_nor_scipy():
         "loaded = {'sympy', 'torch._dynamo', 'scipy', 'matplotlib'} & set(sys.modules)\n"
         "assert not loaded, sorted(loaded)\n"
     )
-    made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert made.returncode == 0, made.stderr
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

@@ -44,8 +44,8 @@ def test_ctrl_c_leaves_jobs_running_and_status_cancels_them(
     assert f"stopped by SIGINT; its jobs go on: `{status}` shows them, `{status} --cancel` stops them" in first.said
     command = [sys.executable, "-m", "slotnorm", "status", str(first.runs), "--cancel"]
     own = {**ray.environment, "RAY_ADDRESS": ray.address}
-    said = subprocess.run(command, env=own, capture_output=True, text=True, check=True).stdout
-    assert "3 jobs of ray cancelled" in said
+    printed = subprocess.run(command, env=own, capture_output=True, text=True, check=True).stdout
+    assert "3 jobs of ray cancelled" in printed
     assert "stopped by SIGTERM and saved" in (first.runs / run / "log.txt").read_text()
     first.go_on()
     again = clusters.Sweep(tmp_path, data, words, ray.environment)

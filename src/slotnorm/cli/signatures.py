@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import functools
 import inspect
 import itertools
 import re
@@ -141,7 +142,8 @@ def _explained(docstring: str) -> dict[str, str]:
     return {name: " ".join(text.split()) for name, text in entries}
 
 
-def _field_help(kind: type) -> dict[str, str]:
+@functools.cache  # help asks for the same classes once per experiment
+def _field_help(kind: type) -> Mapping[str, str]:
     """What the string below each field says, without its last full stop; a class also has what it is derived from."""
     explained: dict[str, str] = {}
     for owner in reversed([base for base in kind.__mro__ if dataclasses.is_dataclass(base)]):

@@ -136,7 +136,7 @@ def fetch(remote: Remote, folder: Path, progress: Progress) -> Path:
             _receive(remote, part, done, progress)
         except (OSError, http.client.HTTPException) as error:
             there = _length(part, remote.length)
-            came = there - furthest  # what was there before, and is sent again, is no progress
+            came = there - furthest  # what was there before, and is sent again, is not progress
             silent = 0 if came > LEAST_RATE * (time.monotonic() - began) else silent + 1
             if silent >= _ATTEMPTS:
                 reason = getattr(error, "reason", None) or error

@@ -133,7 +133,7 @@ def asking(url: str) -> Iterator[None]:
 def read_answer(answer: Any, most: int) -> Iterator[bytes]:
     """What the server sends, in blocks as they come and never more than `most` bytes in all; `TooSlow` ends it.
 
-    What counts is what arrives here: a server may also trickle what is no content, as the lengths of chunks.
+    What counts is what arrives here: a server may also trickle what is not content, as the lengths of chunks.
     """
     came, ended, too_slow = 0, threading.Event(), threading.Event()
 

@@ -1,4 +1,4 @@
-"""The failed-run rule: whether masks bind to what is in the images, told from the masks alone (docs/failed-runs.md).
+"""The failed-run rule: whether masks follow what is in the images, told from the masks alone (docs/failed-runs.md).
 
 A model that failed splits every image by place (stripes, blocks), or shares every pixel among all slots. All images are
 given the same initial slots, so that nothing but their content can change the masks from one image to the next. Slots
@@ -21,19 +21,20 @@ from slotnorm.storage.schemas import LARGEST, require_between
 
 RULE = 1  # of the statistics and thresholds below: raised when any of them changes
 SCENES = 128  # how many a run is judged on
+FILE = "binding.json"  # beside the rows, as the first version called it
 
 # All fixed before any trained model was looked at.
 _OVERLAP = 1 / 3  # IoU of two segments of one size that overlap by half: below, a segment is not at its place
 _SMALLEST = 0.01  # share of the image; what is smaller is a boundary's crumb as often as a segment
-_SHARPEST = 0.1  # share of the pixels: a set predictor may leave a large background to everyone
-_FEWEST_MOVING = 1.0  # segments an image
+_SHARPEST = 0.1  # share of the pixels: a set predictor may leave a large background to all slots
+_FEWEST_MOVING = 1.0  # segments per image
 _MOST_SHARING = 0.5  # of all slots
 _LEAST_COHERENCE = 0.25  # of the way from chance to agreement
 
 
 @dataclasses.dataclass(frozen=True)
 class JudgementDocument:
-    """What binding.json says of a run."""
+    """What `FILE` says of a run."""
 
     rule: int
     failed: bool

@@ -17,7 +17,7 @@ ADVICE = {
     "noise masks": "train longer, or with a lower --lr",
     "splits the image by place": "use fewer --slots, smaller pictures (--size), or features (--features)",
 }
-"""What to try first, by what is wrong; the rest is in docs/not-binding.md."""
+"""What to try first, by what is wrong; the rest is in docs/failed-runs.md."""
 
 
 def measure(model: SlotModel, scenes: Scenes, experiment: Experiment) -> tuple[Judgement, float]:
@@ -35,14 +35,14 @@ def as_scores(judgement: Judgement, in_use: float, slots: int) -> dict[str, floa
 
 def describe(judgement: Judgement, in_use: float, slots: int) -> str:
     """The judgement for people: a verdict, the numbers with what they mean, and what to try."""
-    verdict = f"slots do not bind: it {judgement.reason}" if judgement.failed else "slots follow what is in the images"
+    followed = f"do not follow what is in the images: {judgement.reason}"
     lines = [
-        verdict,
+        f"slots {followed if judgement.failed else 'follow what is in the images'}",
         f"  moving     {judgement.moving:5.2f}  segments per image that move with it (1 or more)",
         f"  sharing    {judgement.sharing:5.2f}  of the slots share a pixel, at its sharpest (1/2 or less)",
         f"  coherence  {judgement.coherence:5.2f}  of the way from noise to whole segments (1/4 or more)",
         f"  in use     {in_use:5.2f}  of {slots} slots",
     ]
     if judgement.failed:
-        lines.append(f"try: {ADVICE[judgement.reason]}; more in docs/not-binding.md")
+        lines.append(f"try: {ADVICE[judgement.reason]}; more in docs/failed-runs.md")
     return "\n".join(lines)

@@ -10,6 +10,8 @@ from typing import Any
 
 from slotnorm.evaluation.rows import Rows
 
+FOLDER = "rows"
+"""Where a run has them."""
 _BY_SLOTS = "scenes_of_slots"
 _OF_SCENES = ("num_scenes", "images")
 

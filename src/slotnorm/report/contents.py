@@ -129,7 +129,7 @@ class Report:
     left_out: tuple[LeftOut, ...]
     notes: tuple[str, ...]
     provenance: tuple[Mapping[str, Any], ...]
-    """One entry per run: name, path, weights, scenes, versions, command, binding."""
+    """One entry per run: name, path, weights, scenes, versions, command, and what the failed-run rule said."""
 
     @property
     def runs(self) -> list[RunScores]:

@@ -37,15 +37,15 @@ def verdicts(section: Section) -> list[Verdict]:
 
 
 def _found(run: RunScores) -> str:
-    return {None: "not judged", False: "follow the pictures", True: "do not bind"}[run.failed]
+    return {None: "not judged", False: "follow the pictures", True: "do not follow them"}[run.failed]
 
 
 def _advice(run: RunScores) -> str:
     if not run.failed:
         return ""
     reason = str(run.facts["binding"].get("reason", ""))
-    tried = f"; try: {ADVICE[reason]} (docs/not-binding.md)" if reason in ADVICE else ""
-    return f"{run.name}: the model {reason}{tried}."
+    tried = f"; try: {ADVICE[reason]} (docs/failed-runs.md)" if reason in ADVICE else ""
+    return f"{run.name}: {reason}{tried}."
 
 
 def _numbers(run: RunScores) -> list[str]:

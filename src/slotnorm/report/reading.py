@@ -9,7 +9,8 @@ from typing import Any
 from slotnorm import experiments
 from slotnorm.config import Experiment
 from slotnorm.errors import DamagedFile, UserError
-from slotnorm.evaluation.row_files import load_rows, scenes_of
+from slotnorm.evaluation import failed_runs
+from slotnorm.evaluation.row_files import FOLDER, load_rows, scenes_of
 from slotnorm.evaluation.rows import Rows
 from slotnorm.metrics import all_metrics
 from slotnorm.report.scores import RowsTwice, RunScores, summarize
@@ -19,9 +20,6 @@ from slotnorm.storage.schemas import check_document
 from slotnorm.storage.seals import RECORD, read_json, read_sealed
 from slotnorm.storage.serialization import from_document, newer, to_document
 from slotnorm.training.runs import LeftOut, Run, folders_below, is_run, looks_like_run
-
-ROWS = "rows"
-BINDING = "binding.json"
 
 Keep = Callable[[str, Rows], None]
 """What is done with a run's rows as they are read: (the run's folder, its rows)."""
@@ -96,7 +94,7 @@ def find_folders(paths: Iterable[str | Path]) -> list[Path]:
         folders = folders_below(path, _is_run)
         if not folders:
             raise UserError(
-                f"{path} is not a run and holds none: there is neither experiment.json nor a folder of {ROWS}"
+                f"{path} is not a run and holds none: there is neither experiment.json nor a folder of {FOLDER}"
             )
         for folder in folders:
             each_once.setdefault(folder.resolve(), folder)
@@ -104,7 +102,7 @@ def find_folders(paths: Iterable[str | Path]) -> list[Path]:
 
 
 def _is_run(folder: Path) -> bool:
-    return looks_like_run(folder) or any((folder / ROWS).glob("*.npz"))
+    return looks_like_run(folder) or any((folder / FOLDER).glob("*.npz"))
 
 
 def _read_run(folder: Path, notes: list[str]) -> tuple[RunScores, Rows] | LeftOut:
@@ -118,20 +116,20 @@ def _read_run(folder: Path, notes: list[str]) -> tuple[RunScores, Rows] | LeftOu
             if standing.finished:
                 record = run.record()
                 facts |= {"step": record.step, "seconds": record.seconds}
-            elif run.step >= standing.steps and any((folder / ROWS).glob("*.npz")):  # its last checkpoint was whole
+            elif run.step >= standing.steps and any((folder / FOLDER).glob("*.npz")):  # its last checkpoint was whole
                 notes.append(f"{folder.name} is {standing}: its rows were made before; `{run.command}` repairs it.")
             else:
                 return LeftOut(folder, str(standing), is_damaged=bool(standing.damage))
-        elif not any((folder / ROWS).glob("*.npz")):
+        elif not any((folder / FOLDER).glob("*.npz")):
             return LeftOut(folder, f"still training, at step 0 of {run.experiment.recipe.steps}")
-    elif not any((folder / ROWS).glob("*.npz")):
+    elif not any((folder / FOLDER).glob("*.npz")):
         reason = "it has checkpoints but no experiment.json; put that back, or train it again"
         return LeftOut(folder, reason, is_damaged=True)
     elif looks_like_run(folder):
         notes.append(f"{folder.name} has lost its experiment.json: its rows were made before.")
-    if not any((folder / ROWS).glob("*.npz")):
+    if not any((folder / FOLDER).glob("*.npz")):
         return LeftOut(folder, f"not evaluated yet; `slotnorm eval {folder}` does it")
-    parts = load_rows(folder / ROWS)
+    parts = load_rows(folder / FOLDER)
     if not any(map(len, parts)):
         return LeftOut(folder, f"its files hold no rows; `slotnorm eval {folder}` makes them again")
     rows = _joined(parts, folder, facts, notes).with_columns(run=folder.name)
@@ -140,10 +138,10 @@ def _read_run(folder: Path, notes: list[str]) -> tuple[RunScores, Rows] | LeftOu
         (scores,) = summarize(rows)
     except RowsTwice:
         raise UserError(
-            f"{folder / ROWS} holds rows twice for the same image, slots and metric; delete the copies, or the folder, "
-            f"and run `slotnorm eval {folder}` again"
+            f"{folder / FOLDER} holds rows twice for the same image, slots and metric; delete the copies, or the "
+            f"folder, and run `slotnorm eval {folder}` again"
         ) from None
-    judged = _read_binding(folder)
+    judged = _read_judgement(folder)
     if not any(metric == "f_ari" for _, _, metric in scores.tallies) and is_run(folder):
         facts["validation"] = Run.open(folder).validation()  # what was measured without labels
     return dataclasses.replace(scores, failed=judged.get("failed"), facts={**facts, "binding": judged}), rows
@@ -156,8 +154,8 @@ def _require_own(rows: Rows, folder: Path, facts: dict[str, Any]) -> None:
         others = [entry for entry in rows.unique(column) if entry != experiment.get(field, entry)]
         if others:
             raise UserError(
-                f"{folder / ROWS} holds rows of a run with {field} {others[0]}, but this run has {experiment[field]}; "
-                f"delete that folder and run `slotnorm eval {folder}` again"
+                f"{folder / FOLDER} holds rows of a run with {field} {others[0]}, but this run has "
+                f"{experiment[field]}; delete that folder and run `slotnorm eval {folder}` again"
             )
 
 
@@ -167,7 +165,7 @@ def _joined(parts: Sequence[Rows], folder: Path, facts: dict[str, Any], notes: l
     weights = list(dict.fromkeys(str(header.get("weights", "")) for header in headers))
     if len(weights) > 1:
         raise UserError(
-            f"{folder / ROWS} holds rows of different weights ({weights[0][:12]} and {weights[1][:12]}); delete that "
+            f"{folder / FOLDER} holds rows of different weights ({weights[0][:12]} and {weights[1][:12]}); delete that "
             f"folder and run `slotnorm eval {folder}` again"
         )
     rows = Rows.concat(parts)
@@ -182,7 +180,7 @@ def _joined(parts: Sequence[Rows], folder: Path, facts: dict[str, Any], notes: l
             known = scenes.setdefault(dataset, described)
             if known["scenes"] != described["scenes"]:
                 raise UserError(
-                    f"{folder / ROWS} holds rows on different scenes that are both called {dataset}; delete that "
+                    f"{folder / FOLDER} holds rows on different scenes that are both called {dataset}; delete that "
                     f"folder and run `slotnorm eval {folder}` again"
                 )
             if known["images"] != described["images"] or len(scenes_of(part)) > 1:
@@ -202,7 +200,7 @@ def _of_one_iterations(rows: Rows, folder: Path, facts: dict[str, Any], notes: l
     own = facts.get("experiment", {}).get("recipe", {}).get("evaluation_iterations")
     if own not in iterations:
         raise UserError(
-            f"{folder / ROWS} holds rows of {' and '.join(map(str, iterations))} iterations, and the experiment does "
+            f"{folder / FOLDER} holds rows of {' and '.join(map(str, iterations))} iterations, and the experiment does "
             "not say which is its own; keep one of them"
         )
     others = ", ".join(str(number) for number in iterations if number != own)
@@ -218,9 +216,9 @@ class _Verdict:
     reason: str = newer("")
 
 
-def _read_binding(folder: Path) -> dict[str, Any]:
+def _read_judgement(folder: Path) -> dict[str, Any]:
     """What the failed-run rule said of the run; empty when it was not asked."""
-    path = folder / ROWS / BINDING
+    path = folder / FOLDER / failed_runs.FILE
     if not path.is_file():
         return {}
     try:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from slotnorm.errors import DamagedFile, UserError
-from slotnorm.storage.seals import RECORD, Seal, read_sealed
+from slotnorm.storage.seals import read_sealed
 from slotnorm.storage.serialization import from_document
 
 T = TypeVar("T")
@@ -19,9 +19,9 @@ T = TypeVar("T")
 LARGEST = 1 << 48  # of a size, a step or a number of scenes; no disk and no training has more
 
 
-def read_document(kind: type[T], path: Path, what: str, seal: Seal = RECORD, way_out: str = "") -> T:
-    """The document in a sealed file; `what` it should be is said where it is something else, and then `way_out`."""
-    return check_document(kind, read_sealed(path, seal), path, what, way_out)
+def read_document(kind: type[T], path: Path, what: str) -> T:
+    """The document in a sealed file; `what` it should be is said where it is something else."""
+    return check_document(kind, read_sealed(path), path, what)
 
 
 def check_document(kind: type[T], content: Any, path: Path, what: str, way_out: str = "") -> T:

@@ -35,8 +35,6 @@ from slotnorm.training.runs import LeftOut, Run, find
 
 _log = logging.getLogger(__name__)
 
-_JUDGEMENT = "binding.json"  # beside the rows
-
 
 @dataclasses.dataclass(frozen=True)
 class RunEvaluation:
@@ -50,7 +48,7 @@ class RunEvaluation:
 
     @property
     def folder(self) -> Path:
-        return self.run.path / "rows"
+        return self.run.path / row_files.FOLDER
 
     @property
     def scenes(self) -> Scenes:
@@ -247,7 +245,7 @@ class RunEvaluation:
             "dataset": self.test.name, "num_scenes": min(len(self.scenes), failed_runs.SCENES),
             "slots": self.run.experiment.slots, "weights": header["weights"],
         }  # fmt: skip
-        write_sealed(self.folder / _JUDGEMENT, document)
+        write_sealed(self.folder / failed_runs.FILE, document)
 
 
 def plan_evaluations(
@@ -354,12 +352,12 @@ def _verdict(judged: dict[str, Any] | None) -> str:
     if judged is None:
         return ""
     numbers = ", ".join(f"{name} {judged[name]:.2f}" for name in ("moving", "sharing", "coherence"))
-    return f"; {'FAILED, ' + judged['reason'] if judged['failed'] else 'binds'} ({numbers})"
+    return f"; {'FAILED, ' + judged['reason'] if judged['failed'] else 'follows objects'} ({numbers})"
 
 
 def read_judgement(path: Path) -> dict[str, Any] | None:
     """What the failed-run rule said of the run in this folder; None when it was not asked, or the file is damaged."""
-    file = path / "rows" / _JUDGEMENT
+    file = path / row_files.FOLDER / failed_runs.FILE
     if not file.is_file():
         return None
     try:

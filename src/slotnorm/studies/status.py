@@ -35,7 +35,7 @@ class RunStatus:
     steps: int = 0
     """All that were asked for."""
     rate: float | None = None
-    """Steps a second, where it runs and that is known."""
+    """Steps per second, where it runs and that is known."""
     note: str = ""
     """Who trains it, or why it failed."""
 
@@ -147,7 +147,7 @@ def _readable_status(folder: Path) -> RunStatus:
 
 
 def _rate(run: Run | None, step: int) -> float | None:
-    """Steps a second: those of the newest checkpoint in its seconds of training; before it, since the run began."""
+    """Steps per second: those of the newest checkpoint in its seconds of training; before it, since the run began."""
     if run is None or not step:
         return None
     if saved := run.step:

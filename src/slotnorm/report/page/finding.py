@@ -137,7 +137,7 @@ def _contrasted(clauses: Sequence[str]) -> str:
 
 
 def _kind(change: Change) -> str:
-    """A change that is no larger than its noise, or that two decimals do not show, is none; who had none lacks it."""
+    """Nothing is gained or lost below the noise and two decimals; what had no F-ARI to lose lacks it."""
     unsure = change.interval is not None and not change.interval.excludes(0)
     unchanged = unsure or abs(change.median) < _VISIBLE
     if not unchanged and change.median > 0:

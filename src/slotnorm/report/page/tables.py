@@ -127,9 +127,9 @@ def draw_judged(provenance: Iterable[Mapping[str, Any]]) -> Markup:
     rows = []
     for run in provenance:
         judged = {None: "not judged", False: "follows objects", True: "failed"}[run["failed"]]
-        binding = run.get("binding") or {}
-        reason = f": {binding['reason']}" if run["failed"] and binding.get("reason") else ""
-        statistics = ", ".join(f"{name} {value:.3g}" for name, value in binding.items() if isinstance(value, float))
+        verdict = run.get("binding") or {}
+        reason = f": {verdict['reason']}" if run["failed"] and verdict.get("reason") else ""
+        statistics = ", ".join(f"{name} {value:.3g}" for name, value in verdict.items() if isinstance(value, float))
         rows.append(element(
             "tr", element("th", run["run"], scope="row", class_=css_class(run["norm"])), element("td", run["seed"]),
             element("td", judged, reason, class_="failed" if run["failed"] else None), element("td", statistics),
