@@ -8,7 +8,7 @@ from made_up_page import made_up_report
 from slotnorm.report.effects import Change
 from slotnorm.report.page import finding
 from slotnorm.report.page.finding import find, leading, over_studies
-from slotnorm.report.page.words import counted, listed
+from slotnorm.report.page.words import counted, listed, study_in_words
 from slotnorm.report.resampling import Interval
 from slotnorm.report.scores import Spread
 
@@ -215,3 +215,18 @@ def test_pictures_of_other_scenes_than_the_sentence_are_named(report):
         illustration = dataclasses.replace(contents.illustration, dataset=dataset)
         pictured = dataclasses.replace(contents, illustration=illustration)
         assert (sentence in find(dataclasses.replace(report, sections=(pictured,))).hedges) is is_told
+
+
+def test_a_study_says_three_settings_that_are_not_its_own_and_how_many_more():
+    (contents,) = made_up_report().sections
+    changes = ("steps 2 instead of 6", "size 64 instead of 32", "strides [2, 2] instead of [2, 1]")
+
+    def words(*several: str) -> str:
+        return study_in_words(dataclasses.replace(contents.section, changes=several))
+
+    assert "settings" not in words()
+    assert words(*changes[:1]).endswith(" Trained with other settings than this study has now: steps 2 instead of 6.")
+    assert words(*changes).endswith(f": {'; '.join(changes)}.")
+    assert words(*changes, "a 1 instead of 2", "b 1 instead of 2").endswith(
+        f": {'; '.join(changes)}; and 2 more, which report.md lists."
+    )

@@ -2,12 +2,15 @@
 
 import base64
 import dataclasses
+import hashlib
 import itertools
 import json
 import shutil
 import time
+import zlib
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from left_out import needs
@@ -376,20 +379,18 @@ def test_the_share_of_pairs_is_that_of_all_pairs(page):
     find(page, "[name=into-scores-norm][value='0']").click()
     find(page, "[name=into-scores-slots][value='1']").click()
     wait(page, "document.querySelector('#into-scores').dataset.shown.startsWith('0 15')")
-    counted = page.execute_async_script("""
-        const done = arguments[0];
-        Promise.all([lookInto(), unpack(sceneShown().labels)]).then(([{ labels }, truth]) => {
-          const share = (counts) => {
-            let [agree, all] = [0, 0];
-            for (let a = 0; a < truth.length; a += 1) for (let b = 0; b < a; b += 1) {
-              if (!counts(a) || !counts(b)) continue;
-              all += 1;
-              agree += (truth[a] === truth[b]) === (labels[a] === labels[b]);
-            }
-            return (100 * agree / all).toFixed(1);
-          };
-          done([share((place) => truth[place] > 0), share(() => true)]);
-        });
+    counted = page.execute_script("""
+        const [{ labels }, truth] = [lookInto(), unpack(sceneShown().labels)];
+        const share = (counts) => {
+          let [agree, all] = [0, 0];
+          for (let a = 0; a < truth.length; a += 1) for (let b = 0; b < a; b += 1) {
+            if (!counts(a) || !counts(b)) continue;
+            all += 1;
+            agree += (truth[a] === truth[b]) === (labels[a] === labels[b]);
+          }
+          return (100 * agree / all).toFixed(1);
+        };
+        return [share((place) => truth[place] > 0), share(() => true)];
     """)
     for number, share in zip((3, 4), counted, strict=True):
         assert f"{share} % of pairs agree" in read(page, f"#into-scores .row figure:nth-child({number})")
@@ -520,11 +521,13 @@ def test_a_narrow_screen_does_not_scroll_sideways(driver, address, width):
     assert driver.execute_script("return document.documentElement.scrollWidth") == width
 
 
-def test_on_a_phone_no_name_of_six_normalizations_is_broken(driver, folder):
+@pytest.mark.parametrize(("medium", "width"), [("", 420), ("print", 739)])
+def test_on_a_phone_and_on_paper_no_name_of_six_normalizations_is_broken(driver, folder, medium, width):
     norms = (*MAIN, "unnormalized", "kd_layer_norm")
     path = folder / "six.html"
     path.write_text(render(made_up_report(failed=(), norms=norms, scenes=2)), "utf-8")
-    opened(driver, path.as_uri(), STILL, width=420, height=860, mobile=True)
+    opened(driver, path.as_uri(), STILL, width=width, height=860, mobile=not medium)
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": medium, "features": [STILL]})
     lines = driver.execute_script("""
         return [...document.querySelectorAll(".tiles .variant b")].map((name) => {
           const words = name.textContent.split(/[ -]/).length;
@@ -533,6 +536,7 @@ def test_on_a_phone_no_name_of_six_normalizations_is_broken(driver, folder):
           return [name.textContent, words, tops.size];
         });
     """)
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": []})
     assert len(lines) == 6
     assert all(rows <= words for _, words, rows in lines), lines
 
@@ -593,6 +597,49 @@ def test_printing_while_it_plays_shows_where_the_play_ends(driver, address):
     assert [pixels(driver, f".variant:nth-of-type({place}) canvas") for place in (3, 4)] == wanted
     time.sleep(1)
     assert read(driver, ".explorer output") == "15", "it does not go on"
+
+
+def test_a_page_that_is_printed_as_soon_as_it_is_loaded_has_every_picture(driver, address):
+    """It is printed before anything else could run: what had to be waited for would be blank."""
+    draw = """
+        addEventListener("load", () => {
+          dispatchEvent(new Event("beforeprint"));
+          window.atOnce = [...document.querySelectorAll("canvas")].map((canvas) => canvas.toDataURL());
+        });
+    """
+    early = driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": draw})
+    try:
+        opened(driver, address, STILL)
+    finally:
+        driver.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", early)
+    for part in ("into-slots", "into-scores", "into-reconstruction"):
+        assert driver.execute_script(f"return document.querySelectorAll('#{part} canvas').length") > 2
+    time.sleep(1)
+    at_rest = driver.execute_script("return [...document.querySelectorAll('canvas')].map((c) => c.toDataURL())")
+    assert driver.execute_script("return atOnce") == at_rest
+
+
+def test_bytes_are_unpacked_as_they_were_packed(page):
+    random = np.random.default_rng(1)
+    contents = [
+        b"", b"a", bytes(100_000), bytes(range(256)) * 300, random.bytes(70_000),
+        np.repeat(random.integers(52, size=9_000), random.integers(1, 300, size=9_000)).astype(np.uint8).tobytes(),
+    ]  # fmt: skip
+    strategies = (zlib.Z_DEFAULT_STRATEGY, zlib.Z_FIXED, zlib.Z_HUFFMAN_ONLY)
+    for content, level, strategy in itertools.product(contents, (0, 1, 9), strategies):
+        packer = zlib.compressobj(level, strategy=strategy)
+        text = base64.b64encode(packer.compress(content) + packer.flush()).decode()
+        length, sha256 = page.execute_async_script(
+            """
+            const [text, done] = arguments;
+            const bytes = inflate(Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0)));
+            const pair = (byte) => byte.toString(16).padStart(2, "0");
+            const hexadecimal = (buffer) => [...new Uint8Array(buffer)].map(pair).join("");
+            crypto.subtle.digest("SHA-256", bytes).then((hash) => done([bytes.length, hexadecimal(hash)]));
+            """,
+            text,
+        )
+        assert (length, sha256) == (len(content), hashlib.sha256(content).hexdigest()), (len(content), level, strategy)
 
 
 def test_everything_to_use_can_be_reached_with_the_tab_key(page):

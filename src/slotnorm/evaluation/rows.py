@@ -9,7 +9,6 @@ Files are sealed: see `archives.py`.
 
 import csv
 import io
-import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -231,10 +230,12 @@ class Rows:
             file.write(",".join(COLUMNS) + "\n")
         for start in range(0, len(self), _LINES_AT_ONCE):
             some = slice(start, start + _LINES_AT_ONCE)
-            texts = [self._csv_texts(columns, some) for columns in (_OF_IMAGE, _OF_SCORE)]
-            values = map(repr, self._columns["value"][some].tolist())
-            lines = zip(*texts, values, itertools.repeat("\n"), strict=False)
-            file.write("".join(itertools.chain.from_iterable(lines)))  # half the time of a text per line
+            values = self._columns["value"][some].tolist()
+            pieces = ["\n"] * (4 * len(values))  # of a line four; to join them takes half the time of a text per line
+            pieces[0::4] = self._csv_texts(_OF_IMAGE, some)
+            pieces[1::4] = self._csv_texts(_OF_SCORE, some)
+            pieces[2::4] = map(repr, values)
+            file.write("".join(pieces))
 
     def _csv_texts(self, columns: tuple[str, ...], some: slice) -> list[str]:
         """These neighbouring columns as CSV, a text per row; rows with the same entries share theirs."""

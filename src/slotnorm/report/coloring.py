@@ -12,7 +12,7 @@ import colorsys
 import itertools
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -123,17 +123,18 @@ def _matched_colors(
 ) -> dict[int, NDArray[np.int64]]:
     colors: dict[int, NDArray[np.int64]] = {k: np.empty(examples.masks[k].shape[:2], np.int64) for k in examples.slots}
     for scene in range(len(examples.scenes)):
-        wanted = dict(zip(numbers[scene].tolist(), masks[scene], strict=True))
-        before: dict[int, NDArray[np.float64]] = {}
+        wanted = _Segments.of(masks[scene], numbers[scene].tolist())
+        before: _Segments | None = None
         for k in examples.slots:
             shares = examples.masks[k][scene] / 255.0
-            matched = _match(shares, wanted, before)
-            taken = {*matched.tolist(), *wanted, *before}
+            segments = _Segments.of(shares, [])
+            matched = _match(segments, wanted, before)
+            taken = {*matched.tolist(), *wanted.numbers, *(before.numbers if before else ())}
             fresh = (number for number in itertools.count() if number not in taken)
             for slot in np.argsort(-shares.sum(axis=(1, 2)), kind="stable"):
                 if matched[slot] < 0:
                     matched[slot] = next(fresh)
-            before = dict(zip(matched.tolist(), shares, strict=True))
+            before = segments._replace(numbers=matched.tolist())
             colors[k][scene] = matched
     return colors
 
@@ -158,29 +159,42 @@ def own_reference(examples: Examples, slots: int) -> tuple[NDArray[np.float64], 
     return masks, [np.arange(1, masks.shape[1] + 1) for _ in masks]
 
 
-def _match(
-    shares: NDArray[np.float64], wanted: Mapping[int, NDArray[np.float64]], before: Mapping[int, NDArray[np.float64]]
-) -> NDArray[np.int64]:
-    """A colour number for each of the masks (K, h, w), or -1: what it covers counts most, then what was before."""
+class _Segments(NamedTuple):
+    """Soft masks of one scene, how much each holds, and their colour numbers where these are known."""
+
+    masks: NDArray[np.float64]
+    """(K, h * w)."""
+    sizes: NDArray[np.float64]
+    """(K,)."""
+    numbers: list[int]
+
+    @classmethod
+    def of(cls, masks: NDArray[np.float64], numbers: list[int]) -> "_Segments":
+        """Of masks (K, h, w)."""
+        flat = masks.reshape(len(masks), -1)
+        return cls(flat, flat.sum(axis=1), numbers)
+
+
+def _match(segments: _Segments, wanted: _Segments, before: _Segments | None) -> NDArray[np.int64]:
+    """A colour number for each of the segments, or -1: what it covers counts most, then what was before."""
     from scipy.optimize import linear_sum_assignment
 
-    numbers = [*wanted, *(number for number in before if number not in wanted)]
-    score = np.zeros((len(shares), len(numbers)))
-    for reference, weight in ((wanted, 1.0), (before, _FOR_THE_SAME_AS_BEFORE)):
-        if reference:
-            columns = [numbers.index(number) for number in reference]
-            score[:, columns] += weight * _overlaps(shares, np.stack(list(reference.values())))
-    matched = np.full(len(shares), -1, dtype=np.int64)
+    references = [(wanted, 1.0)] + ([(before, _FOR_THE_SAME_AS_BEFORE)] if before else [])
+    numbers = list(dict.fromkeys(number for reference, _ in references for number in reference.numbers))
+    places = {number: place for place, number in enumerate(numbers)}
+    score = np.zeros((len(segments.masks), len(numbers)))
+    for reference, weight in references:
+        score[:, [places[number] for number in reference.numbers]] += weight * _overlaps(segments, reference)
+    matched = np.full(len(segments.masks), -1, dtype=np.int64)
     for slot, column in zip(*linear_sum_assignment(score, maximize=True), strict=True):
         if score[slot, column] > 0:
             matched[slot] = numbers[column]
     return matched
 
 
-def _overlaps(shares: NDArray[np.float64], references: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Intersection over union of soft masks (K, h, w) with others (R, h, w): (K, R)."""
-    masks, others = shares.reshape(len(shares), -1), references.reshape(len(references), -1)
-    common = product(masks, others.T)
-    union = masks.sum(axis=1)[:, None] + others.sum(axis=1) - common
+def _overlaps(segments: _Segments, references: _Segments) -> NDArray[np.float64]:
+    """Intersection over union of soft masks with others: (K, R)."""
+    common = product(segments.masks, references.masks.T)
+    union = segments.sizes[:, None] + references.sizes - common
     overlaps: NDArray[np.float64] = common / np.maximum(union, 1e-9)
     return overlaps

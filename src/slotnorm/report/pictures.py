@@ -42,11 +42,14 @@ class Illustration:
     def any(self) -> Examples:
         return next(iter(self.examples.values()))
 
-    def segmentation(self, norm: str, slots: int) -> Pixels:
-        """(n, h, w, 3): soft segmentations; over the frame where the model has no reconstruction to show."""
+    def segmentation(self, norm: str, slots: int, scenes: Sequence[int] | None = None) -> Pixels:
+        """(n, h, w, 3): soft segmentations of all scenes or of some; over the frame where the model has no
+        reconstruction to show."""
         examples = self.examples[norm]
-        soft = soft_segmentation(examples.masks[slots] / 255.0, self._painted(self.colors[norm][slots]))
-        return soft if examples.reconstructions else self._over_frames(soft)
+        some = list(range(len(examples.scenes)) if scenes is None else scenes)
+        colors = self._painted(self.colors[norm][slots][some], some)
+        soft = soft_segmentation(examples.masks[slots][some] / 255.0, colors)
+        return soft if examples.reconstructions else self._over_frames(soft, some)
 
     def truth(self) -> Pixels | None:
         """(n, H, W, 3): the true segments in their colours, where the scenes have masks; over the frame where the
@@ -54,19 +57,20 @@ class Illustration:
         labels = self.any.labels
         if labels is None:
             return None
-        drawn = to_pixels(self._painted(labels))
+        every = range(len(labels))
+        drawn = to_pixels(self._painted(labels, every))
         plain = any(examples.reconstructions for examples in self.examples.values())
-        return drawn if plain else self._over_frames(drawn)
+        return drawn if plain else self._over_frames(drawn, every)
 
-    def _painted(self, numbers: NDArray[Any]) -> NDArray[np.float64]:
-        """The colours (n, ..., 3) of colour numbers (n, ...) of each scene."""
-        return np.stack([colors[of_scene] for colors, of_scene in zip(self.palettes, numbers, strict=True)])
+    def _painted(self, numbers: NDArray[Any], scenes: Sequence[int]) -> NDArray[np.float64]:
+        """The colours (n, ..., 3) of colour numbers (n, ...) of each of these scenes."""
+        return np.stack([self.palettes[scene][of_scene] for scene, of_scene in zip(scenes, numbers, strict=True)])
 
-    def _over_frames(self, drawn: Pixels) -> Pixels:
+    def _over_frames(self, drawn: Pixels, scenes: Sequence[int]) -> Pixels:
         """Pictures over their frames in grey: a frame in colour would change the slots' colours."""
-        images = self.any.images
-        if images is None:
+        if self.any.images is None:
             return drawn
+        images = self.any.images[list(scenes)]
         height, width = images.shape[1:3]
         scaled = np.stack([resized(picture, width, height, smooth=True) for picture in drawn])
         grey = images.mean(axis=-1, keepdims=True)
@@ -96,9 +100,9 @@ def visual_table(illustration: Illustration, slots: int, scenes: Sequence[int]) 
     rows: list[tuple[str, list[Pixels | None]]] = []
     images, truth = illustration.any.images, illustration.truth()
     reconstructions = [examples.reconstructions.get(slots) for examples in illustration.examples.values()]
-    segmented = [illustration.segmentation(norm, slots) for norm in illustration.examples]
-    for scene in scenes:
-        segments: list[Pixels | None] = [drawn[scene] for drawn in segmented]
+    segmented = [illustration.segmentation(norm, slots, scenes) for norm in illustration.examples]
+    for place, scene in enumerate(scenes):
+        segments: list[Pixels | None] = [drawn[place] for drawn in segmented]
         true = None if truth is None else truth[scene]
         image = None if images is None else images[scene]
         if any(rebuilt is not None for rebuilt in reconstructions):
@@ -120,7 +124,7 @@ def slots_table(illustration: Illustration, slots: Sequence[int], scene: int) ->
     rows: list[tuple[str, list[Pixels | None]]] = []
     for number, norm in enumerate(illustration.examples):
         leftmost = left[number] if number < len(left) else None
-        cells: list[Pixels | None] = [illustration.segmentation(norm, k)[scene] for k in slots]
+        cells: list[Pixels | None] = [illustration.segmentation(norm, k, [scene])[0] for k in slots]
         rows.append((appearances[norm].label, [leftmost, *cells]))
     return _sheet(["Input, truth", *(f"K = {k}" for k in slots)], rows, len(rows))
 
@@ -132,8 +136,7 @@ def scene_strip(illustration: Illustration, norms: Sequence[str], slots: int, sc
     if images is not None:
         rows.append(("Input", [images[scene] for scene in scenes]))
     for norm in norms:
-        segmented = illustration.segmentation(norm, slots)
-        rows.append((appearances[norm].label, [segmented[scene] for scene in scenes]))
+        rows.append((appearances[norm].label, list(illustration.segmentation(norm, slots, scenes))))
     return _sheet([""] * len(scenes), rows, len(rows), line=False)
 
 

@@ -9,7 +9,7 @@ middle of what comes out.
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -64,7 +64,7 @@ class Estimate:
     def _with(self, other: "Estimate", value: float, draws: Array) -> "Estimate":
         return Estimate(value, draws, min(self.runs, other.runs), self.scenes and other.scenes)
 
-    @property
+    @cached_property
     def interval(self) -> Interval | None:
         """None where neither scenes nor runs could be drawn."""
         known = self.draws[~np.isnan(self.draws)]

@@ -59,9 +59,9 @@ class Grid:
 
     def tally(self) -> "Tally":
         """Its sums over images with the same number of objects."""
-        kinds, kind = np.unique(np.stack([self.objects, self.few]), axis=1, return_inverse=True)
-        order = np.argsort(kind.reshape(-1), kind="stable")
-        starts = np.searchsorted(kind.reshape(-1)[order], np.arange(kinds.shape[1]))
+        kind = 2 * self.objects + self.few
+        order = np.argsort(kind, kind="stable")
+        kinds, starts = np.unique(kind[order], return_index=True)
         values, present = self.values[:, order], self.present[:, order]
         undefined = np.isnan(values) & present
 
@@ -70,12 +70,10 @@ class Grid:
 
         total = sums(np.where(np.isnan(values), 0, values).astype(np.float64))
         scored, left_out = sums((present & ~undefined).astype(np.int64)), sums(undefined.astype(np.int64))
-        slots = np.repeat(self.slots, kinds.shape[1])
-        objects, few = (np.tile(row, len(self.slots)) for row in kinds)
+        slots = np.repeat(self.slots, len(kinds))
+        objects, few = (np.tile(row, len(self.slots)) for row in (kinds // 2, kinds % 2 == 1))
         known = scored + left_out > 0
-        return Tally(
-            slots[known], objects[known], few[known].astype(bool), total[known], scored[known], left_out[known]
-        )
+        return Tally(slots[known], objects[known], few[known], total[known], scored[known], left_out[known])
 
     def scenes(self) -> "SceneScores":
         """Its images' values, in half the room where that loses nothing."""
@@ -89,6 +87,7 @@ class Tally:
     """Sums over images of one metric of one run on one set, by number of slots and of objects; arrays (n,)."""
 
     slots: Array
+    """Ascending."""
     objects: Array
     """-1 where the metric is one of the whole set."""
     few: Array
@@ -104,17 +103,21 @@ class Tally:
         if slots not in self.all_slots:
             return Mean(float("nan"), 0, 0)
         if (objects, few) not in self._means:
-            self._means[objects, few] = np.array([self._mean(k, objects, few) for k in self.all_slots])
+            self._means[objects, few] = self._with_every_slots(objects, few)
         value, scored, undefined = self._means[objects, few][self.all_slots.index(slots)].tolist()
         return Mean(value, int(scored), int(undefined))
 
-    def _mean(self, slots: int, objects: int | None, few: bool) -> Mean:
-        kept = (self.slots == slots) & (self.few == few)
-        if objects is not None:
-            kept &= self.objects == objects
-        scored, undefined = int(self.scored[kept].sum()), int(self.undefined[kept].sum())
-        value = float(self.total[kept].sum()) / scored if scored else float("nan")
-        return Mean(value, scored, undefined)
+    def _with_every_slots(self, objects: int | None, few: bool) -> Array:
+        """The `Mean` with every K, (k, 3)."""
+        kept = self.few == few if objects is None else (self.few == few) & (self.objects == objects)
+        means = np.tile([np.nan, 0, 0], (len(self.all_slots), 1))
+        slots, starts = np.unique(self.slots[kept], return_index=True)  # the slots of a tally are ascending
+        parts = [np.split(sums[kept], starts[1:]) for sums in (self.total, self.scored, self.undefined)]
+        for k, total, scored, undefined in zip(slots.tolist(), *parts, strict=False):
+            of_scored = scored.sum()
+            value = total.sum() / of_scored if of_scored else np.nan
+            means[self.all_slots.index(k)] = value, of_scored, undefined.sum()
+        return means
 
     @cached_property
     def all_slots(self) -> list[int]:

@@ -62,7 +62,7 @@ class Section:
             f"({self.train_objects}, {self.train_slots})" if self.train_objects > 0 else f"({self.train_slots} slots)"
         )
 
-    @property
+    @cached_property
     def object_slots(self) -> int:
         """K of the panels over object counts: one slot more than the most objects, as the paper's 11 on CLEVR10.
 
@@ -71,7 +71,7 @@ class Section:
         counts = self.object_counts()
         return self.nearest_slots(max(counts) + 1 if counts else self.train_slots)
 
-    @property
+    @cached_property
     def high_slots(self) -> int:
         """K of pictures and tables with many slots: three times the training K, at most the paper's 21."""
         highest = SLOTS_FACTOR * self.train_slots
@@ -81,11 +81,11 @@ class Section:
         """Every K that some run was evaluated with, on a set or on all of the section's."""
         sets = self.sets if dataset is None else (dataset,)
         numbers = {
-            int(slots)
+            slots
             for run in self.all_runs
             for (name, _, _), tally in run.tallies.items()
             if name in sets
-            for slots in set(tally.slots.tolist())
+            for slots in tally.all_slots
         }
         return sorted(numbers)
 
@@ -110,10 +110,19 @@ class Section:
 
     def source(self, metric: str) -> str:
         """Where the metric's headline values are read from: masks, or attention where there are no masks."""
-        sources = {source for run in self.all_runs for source in run.sources(metric)}
+        sources = self._sources.get(metric, ())
         return "masks" if "masks" in sources or not sources else sorted(sources)[0]
 
-    @property
+    @cached_property
+    def _sources(self) -> dict[str, set[str]]:
+        """By metric."""
+        sources: dict[str, set[str]] = {}
+        for run in self.all_runs:
+            for _, source, metric in run.tallies:
+                sources.setdefault(metric, set()).add(source)
+        return sources
+
+    @cached_property
     def failures(self) -> int:
         """How many runs failed by the rule."""
         return sum(run.failed is True for run in self.all_runs)

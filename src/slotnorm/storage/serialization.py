@@ -52,6 +52,8 @@ def from_document(kind: type[T], document: Any, where: str = "") -> T:
 
 
 def _read(kind: Any, document: Any, where: str) -> Any:
+    if kind in (float, str) and type(document) is kind and (kind is str or math.isfinite(document)):
+        return document  # as nearly all are, of thousands
     origin = get_origin(kind)
     if origin is Literal:
         if document not in get_args(kind) or isinstance(document, bool):

@@ -38,13 +38,13 @@ def _file(pixels: NDArray[np.uint8], dots: int) -> bytes:
     files of flat colours are larger for it."""
     height, width, channels = pixels.shape
     lines = np.zeros((height, 1 + width * channels), dtype=np.uint8)  # a zero before each: not filtered
-    lines[:, 1:] = pixels.reshape(height, -1)
+    lines[:, 1:].reshape(pixels.shape)[:] = pixels
     to_the_metre = round(dots / 0.0254)
     return b"".join([
         b"\x89PNG\r\n\x1a\n",
         _chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)),  # eight bits of each of three colours
         _chunk(b"pHYs", struct.pack(">IIB", to_the_metre, to_the_metre, 1)),
-        _chunk(b"IDAT", zlib.compress(lines.tobytes(), _PACKED)),
+        _chunk(b"IDAT", zlib.compress(lines.data, _PACKED)),
         _chunk(b"IEND", b""),
     ])  # fmt: skip
 

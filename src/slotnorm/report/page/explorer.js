@@ -97,7 +97,7 @@ if (explorer) {
   };
   const address = () => `#${encodeURIComponent(studyShown().stem)}&k=${studyShown().slots[view.place]}&scene=${view.scene + 1}`;
 
-  const update = async () => {
+  const update = () => {
     if (built !== view.study) build();
     write();
     const mine = (drawing += 1);
@@ -111,13 +111,14 @@ if (explorer) {
       const { segmentation } = scene.variants[Number(figure.dataset.variant)];
       return [canvas, segmentation, view.place, content.slots.length, `segments with ${slots} slots`];
     });
-    const images = await Promise.all(jobs.map((job) => load(job[1])));
-    if (mine !== drawing) return; // the slider has moved on
-    jobs.forEach(([canvas, , row, rows, words], place) => {
-      paint(canvas, images[place], row, rows);
-      canvas.setAttribute("aria-label", `${canvas.dataset.label}: ${words}`);
+    withPictures(jobs.map((job) => job[1]), (images) => {
+      if (mine !== drawing) return; // the slider has moved on
+      jobs.forEach(([canvas, , row, rows, words], place) => {
+        paint(canvas, images[place], row, rows);
+        canvas.setAttribute("aria-label", `${canvas.dataset.label}: ${words}`);
+      });
+      explorer.dataset.shown = `${content.stem} ${slots} ${view.scene + 1}`;
     });
-    explorer.dataset.shown = `${content.stem} ${slots} ${view.scene + 1}`;
   };
   watchers.push(update);
 
@@ -197,13 +198,18 @@ if (explorer) {
     if (scenes[Number(wanted.scene) - 1]) change.scene = Number(wanted.scene) - 1;
     stop();
     show(change);
-    explorer.scrollIntoView({ block: "nearest" });
     return true;
   };
-  addEventListener("hashchange", follow);
+  const come = () => explorer.scrollIntoView({ block: "nearest" });
+  addEventListener("hashchange", () => follow() && come());
+  // all parts are drawn once the script has ended: a page waits for its pictures before it says that it is loaded
+  let led = false;
+  queueMicrotask(() => {
+    led = follow();
+    if (!led) show(openStudy(0));
+  });
   addEventListener("load", () => {
-    if (follow()) return;
-    show(openStudy(0));
+    if (led) return come();
     if (!motionless.matches && !location.hash) {
       timer = setTimeout(start, 1200);
       explorer.dataset.playing = "yes";

@@ -4,7 +4,6 @@ if (intoScores && data.studies.length) {
   const RIGHT = [205, 219, 231];
   const WRONG = [196, 48, 32];
   const CHOSEN = [20, 20, 20];
-  let drawing = 0;
 
   // pairs of the pixels that count: how many agree at each of them, and in all
   const agreement = (truth, slots, foreground) => {
@@ -91,8 +90,7 @@ if (intoScores && data.studies.length) {
     return make("figure", {}, canvas, make("figcaption", {}, make("b", { text: value }), words));
   };
 
-  watchers.push(async () => {
-    const mine = (drawing += 1);
+  watchers.push(() => {
     const content = studyShown();
     const scene = sceneShown();
     const inside = keepControls(intoScores, "into-scores");
@@ -101,9 +99,8 @@ if (intoScores && data.studies.length) {
       inside.replaceChildren(make("p", { class: "lacks", text: words }));
       return;
     }
-    const found = await lookInto();
-    const truth = await unpack(scene.labels);
-    if (mine !== drawing) return;
+    const found = lookInto();
+    const truth = unpack(scene.labels);
     const { here } = scene.variants[view.norm];
     const at = content.slots.indexOf(found.slots);
     const palette = scene.palette.map(rgb);

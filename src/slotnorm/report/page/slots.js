@@ -29,10 +29,10 @@ const keepControls = (holder, name, oneNorm = true) => {
 };
 
 // What is kept of the shown variant at the chosen number of slots: largest slots on the grid, and every slot's mask.
-const lookInto = async () => {
+const lookInto = () => {
   const content = studyShown();
   const variant = sceneShown().variants[view.norm];
-  const bytes = await unpack(variant.masks);
+  const bytes = unpack(variant.masks);
   const [cells, pixels] = [content.grid[0] * content.grid[1], variant.size[0] * variant.size[1]];
   const before = content.looked_into.slice(0, view.deep).reduce((sum, k) => sum + k, 0);
   const slots = content.looked_into[view.deep];
@@ -105,29 +105,30 @@ if (intoSlots && data.studies.length) {
     const needed = known ? ` The scene has ${known[1]} objects and a background.` : "";
     return `${holding} of ${found.slots} slots hold 1 % of the picture or more.${needed}`;
   };
-  watchers.push(async () => {
+  watchers.push(() => {
     const mine = (drawing += 1);
     const inside = keepControls(intoSlots, "into-slots");
-    const found = await lookInto();
-    const image = sceneShown().input ? await load(sceneShown().input) : null;
-    if (mine !== drawing) return;
-    const shares = found.masks.map((mask) => mask.reduce((sum, value) => sum + value, 0) / (LEVELS * mask.length));
-    const label = data.looks[studyShown().norms[view.norm]].label;
-    const buttons = found.masks.map((_, slot) => {
-      const canvas = make("canvas", { "aria-hidden": "true" });
-      const name = `Slot ${slot + 1} of ${found.slots}: ${percent(shares[slot])} of the picture`;
-      const button = make("button", { type: "button", "aria-label": name, "data-slot": slot }, canvas, make("span", { text: percent(shares[slot]) }));
-      button.style.setProperty("--slot", `rgb(${found.colors[slot].join(" ")})`);
-      for (const event of ["pointerenter", "focus", "click"]) button.addEventListener(event, () => focus(slot));
-      for (const event of ["pointerleave", "blur"]) button.addEventListener(event, () => focus(-1));
-      alone(canvas, found, slot, image);
-      return button;
+    const found = lookInto();
+    withPictures([sceneShown().input], ([image]) => {
+      if (mine !== drawing) return;
+      const shares = found.masks.map((mask) => mask.reduce((sum, value) => sum + value, 0) / (LEVELS * mask.length));
+      const label = data.looks[studyShown().norms[view.norm]].label;
+      const buttons = found.masks.map((_, slot) => {
+        const canvas = make("canvas", { "aria-hidden": "true" });
+        const name = `Slot ${slot + 1} of ${found.slots}: ${percent(shares[slot])} of the picture`;
+        const button = make("button", { type: "button", "aria-label": name, "data-slot": slot }, canvas, make("span", { text: percent(shares[slot]) }));
+        button.style.setProperty("--slot", `rgb(${found.colors[slot].join(" ")})`);
+        for (const event of ["pointerenter", "focus", "click"]) button.addEventListener(event, () => focus(slot));
+        for (const event of ["pointerleave", "blur"]) button.addEventListener(event, () => focus(-1));
+        alone(canvas, found, slot, image);
+        return button;
+      });
+      seen = { found, image, shares, label, buttons, words: describe(found, shares) };
+      const grid = make("div", { class: "slots", role: "group", "aria-label": `The ${found.slots} slots of ${label}` }, ...buttons);
+      inside.replaceChildren(make("figure", { class: "large" }, big, make("figcaption", {}, words)), grid);
+      focus(-1);
+      intoSlots.dataset.shown = `${view.norm} ${found.slots} ${view.scene + 1}`;
     });
-    seen = { found, image, shares, label, buttons, words: describe(found, shares) };
-    const grid = make("div", { class: "slots", role: "group", "aria-label": `The ${found.slots} slots of ${label}` }, ...buttons);
-    inside.replaceChildren(make("figure", { class: "large" }, big, make("figcaption", {}, words)), grid);
-    focus(-1);
-    intoSlots.dataset.shown = `${view.norm} ${found.slots} ${view.scene + 1}`;
   });
 }
 
@@ -135,7 +136,7 @@ if (intoSlots && data.studies.length) {
 const intoReconstruction = document.getElementById("into-reconstruction");
 if (intoReconstruction && data.studies.length) {
   let drawing = 0;
-  watchers.push(async () => {
+  watchers.push(() => {
     const mine = (drawing += 1);
     const content = studyShown();
     const scene = sceneShown();
@@ -145,22 +146,22 @@ if (intoReconstruction && data.studies.length) {
       const row = content.reconstructed[place].indexOf(slots);
       return { norm, place, row, picture: row < 0 ? 0 : scene.variants[place].reconstruction };
     });
-    const images = await Promise.all(jobs.map((job) => (job.picture ? load(job.picture) : null)));
-    const original = scene.input ? await load(scene.input) : null;
-    if (mine !== drawing) return;
-    const tile = (label, image, row, rows, own, caption) => {
-      const canvas = make("canvas", { role: "img", "aria-label": label, width: 1, height: 1 });
-      if (image) paint(canvas, image, row, rows);
-      return make("figure", { class: own }, canvas, make("figcaption", {}, make("b", { text: label }), make("small", { text: caption })));
-    };
-    const rebuilt = jobs.filter((job) => job.picture).map(({ norm, place, row }) => {
-      const error = (scene.variants[place].here.l2 || [])[content.slots.indexOf(slots)];
-      const caption = error === null || error === undefined ? "" : `error here ${written(error, 4)}`;
-      const { label, class: own } = data.looks[norm];
-      return tile(`${label}, rebuilt`, images[place], row, content.reconstructed[place].length, `variant ${own}`, caption);
+    withPictures([scene.input, ...jobs.map((job) => job.picture)], ([original, ...images]) => {
+      if (mine !== drawing) return;
+      const tile = (label, image, row, rows, own, caption) => {
+        const canvas = make("canvas", { role: "img", "aria-label": label, width: 1, height: 1 });
+        if (image) paint(canvas, image, row, rows);
+        return make("figure", { class: own }, canvas, make("figcaption", {}, make("b", { text: label }), make("small", { text: caption })));
+      };
+      const rebuilt = jobs.filter((job) => job.picture).map(({ norm, place, row }) => {
+        const error = (scene.variants[place].here.l2 || [])[content.slots.indexOf(slots)];
+        const caption = error === null || error === undefined ? "" : `error here ${written(error, 4)}`;
+        const { label, class: own } = data.looks[norm];
+        return tile(`${label}, rebuilt`, images[place], row, content.reconstructed[place].length, `variant ${own}`, caption);
+      });
+      const none = make("p", { class: "lacks", text: `${content.title} has no reconstruction that can be shown as a picture.` });
+      const all = original ? [tile("Scene", original, 0, 1, "", "")] : [];
+      inside.replaceChildren(...(rebuilt.length ? [make("div", { class: "row" }, ...all, ...rebuilt)] : [none]));
     });
-    const none = make("p", { class: "lacks", text: `${content.title} has no reconstruction that can be shown as a picture.` });
-    const all = original ? [tile("Scene", original, 0, 1, "", "")] : [];
-    inside.replaceChildren(...(rebuilt.length ? [make("div", { class: "row" }, ...all, ...rebuilt)] : [none]));
   });
 }

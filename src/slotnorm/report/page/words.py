@@ -34,6 +34,7 @@ FAILED_RUN = (
     "gives noise, or shares each pixel among most slots. A fixed rule decides so from the masks alone, without seeing "
     "any true label."
 )
+_CHANGES_SHOWN = 3
 
 
 def listed(words: Sequence[str], last: str = "and") -> str:
@@ -119,7 +120,10 @@ def study_in_words(section: Section) -> str:
         stands_for = section.where.removeprefix("as ")
         small = "A small stand-in for the study of the paper's " if stands_for != section.where else "In the paper: "
         words.append(f"{small}{stands_for}.")
-    words += [f"Not as registered: {'; '.join(section.changes)}."] if section.changes else []
+    if section.changes:
+        more = len(section.changes) - _CHANGES_SHOWN
+        shown = [*section.changes[:_CHANGES_SHOWN], *([f"and {more} more, which report.md lists"] if more > 0 else [])]
+        words.append(f"Trained with other settings than this study has now: {'; '.join(shown)}.")
     return " ".join(words)
 
 
