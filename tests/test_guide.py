@@ -29,8 +29,8 @@ def test_every_command_of_the_guide_works_on_a_folder_of_pictures(tmp_path, monk
         main([verb, *words, *QUICK.get(verb, [])])
         said[verb] = capsys.readouterr()
     assert "moving@8" in said["train"].out
-    assert "slots do not bind, the model " in said["train"].err
-    assert "own-weighted_sum-1 on 2 scenes of own: slots do not bind" in said["judge"].out
+    assert "slots do not follow objects, the model " in said["train"].err
+    assert "own-weighted_sum-1 on 2 scenes of own: slots do not follow objects" in said["judge"].out
     assert "try: " in said["judge"].out
     assert " of 24 slots needed" in said["segment"].out
     assert (tmp_path / "masks" / "Foto-00-中国" / "labels.png").is_file()

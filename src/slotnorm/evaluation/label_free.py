@@ -35,9 +35,9 @@ def as_scores(judgement: Judgement, in_use: float, slots: int) -> dict[str, floa
 
 def describe(judgement: Judgement, in_use: float, slots: int) -> str:
     """The judgement for people: a verdict, the numbers with what they mean, and what to try."""
-    verdict = f"slots do not bind: it {judgement.reason}" if judgement.failed else "slots follow what is in the images"
+    wrong = f"slots do not follow objects: the model {judgement.reason}"
     lines = [
-        verdict,
+        wrong if judgement.failed else "slots follow what is in the images",
         f"  moving     {judgement.moving:5.2f}  segments per image that move with it (1 or more)",
         f"  sharing    {judgement.sharing:5.2f}  of the slots share a pixel, at its sharpest (1/2 or less)",
         f"  coherence  {judgement.coherence:5.2f}  of the way from noise to whole segments (1/4 or more)",

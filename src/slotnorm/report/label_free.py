@@ -37,7 +37,7 @@ def verdicts(section: Section) -> list[Verdict]:
 
 
 def _found(run: RunScores) -> str:
-    return {None: "not judged", False: "follow the pictures", True: "do not bind"}[run.failed]
+    return {None: "not judged", False: "follow the pictures", True: "do not follow the pictures"}[run.failed]
 
 
 def _advice(run: RunScores) -> str:

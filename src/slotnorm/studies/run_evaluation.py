@@ -321,7 +321,7 @@ def _verdict(judged: dict[str, Any] | None) -> str:
     if judged is None:
         return ""
     numbers = ", ".join(f"{name} {judged[name]:.2f}" for name in ("moving", "sharing", "coherence"))
-    return f"; {'FAILED, ' + judged['reason'] if judged['failed'] else 'binds'} ({numbers})"
+    return f"; {'FAILED, ' + judged['reason'] if judged['failed'] else 'slots follow objects'} ({numbers})"
 
 
 def read_judgement(path: Path) -> dict[str, Any] | None:

@@ -136,7 +136,7 @@ class Trainer:
         self.step = 0
         self.seconds = 0.0
         self.scores: dict[str, float] = {}
-        self.warned = False  # that slots do not bind
+        self.warned = False  # that slots do not follow objects
 
     def resume(self) -> None:
         """Continue from the newest whole checkpoint, if there is one; all ranks take the first one's state."""
@@ -207,12 +207,12 @@ class Trainer:
             self._save(self.metrics)
 
     def _look_without_labels(self) -> dict[str, float]:
-        """What masks alone tell of the model; from a quarter of the steps on, a sentence where slots do not bind."""
+        """What masks alone tell; from a quarter of the steps on, a sentence where slots do not follow objects."""
         judgement, in_use = label_free.measure(self.learner.model, self.validated, self.experiment)
         if judgement.failed and not self.warned and 4 * self.step >= self.recipe.steps:
             self.warned = True
             _log.warning(
-                f"note: at step {self.step} slots do not bind, the model {judgement.reason}: if it stays so, "
+                f"note: at step {self.step} slots do not follow objects, the model {judgement.reason}: if it stays so, "
                 f"{label_free.ADVICE[judgement.reason]} (docs/not-binding.md)"
             )
         return label_free.as_scores(judgement, in_use, self.experiment.slots)
