@@ -99,7 +99,7 @@ def of_dataclass(value: Any, prefix: str = "", group: str = "") -> list[Option]:
     """
     plain: list[Option] = []
     inside: list[Option] = []
-    hints, explained = typing.get_type_hints(type(value), include_extras=True), _field_help(type(value))
+    hints, explained = typing.get_type_hints(type(value), include_extras=True), _field_help(value.__class__)
     for field in dataclasses.fields(value):
         inner, key = getattr(value, field.name), f"{prefix}{field.name}"
         if dataclasses.is_dataclass(inner):
