@@ -100,7 +100,8 @@ class Examination:
 def examine(folder: Path) -> Examination:
     """Check checkpoints from the newest to the first whole one; nothing is said or touched."""
     if os.path.lexists(folder) and not folder.is_dir():
-        return Examination(None, (f"{folder} is not a folder",))
+        reason = str(files.refused_link(folder)) if folder.is_symlink() else f"{folder} is not a folder"
+        return Examination(None, (reason,))
     damage: list[str] = []
     for step in committed(folder):
         try:

@@ -159,6 +159,10 @@ class Trainer:
         self.observers.tell("start", self.run, self.step)
         try:
             self._loop(stop, workers)
+        except LostFolder:
+            if self.lock:
+                self.lock.check(thoroughly=True)  # which can say who took the folder, if somebody did
+            raise
         finally:
             self.observers.tell("end", self.step, self.step == self.recipe.steps)
 
