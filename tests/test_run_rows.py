@@ -19,7 +19,7 @@ import slotnorm as sn
 import tiny
 from processes import Command
 from slotnorm.cli.verbs import main
-from slotnorm.errors import Locked, UserError
+from slotnorm.errors import DamagedFile, Locked, UserError
 from slotnorm.evaluation import failed_runs, row_files, scoring
 from slotnorm.evaluation.failed_runs import RULE
 from slotnorm.evaluation.rows import COLUMNS, Rows
@@ -641,3 +641,26 @@ def test_a_set_of_smaller_objects_has_them() -> None:
     scenes = [evaluation_scenes(experiment("small-6-7"), test, 12) for test in (usual, shrunk)]
     areas = [(np.asarray(part.labels) > 0).sum() / part.counts.sum() for part in scenes]
     assert 0.5 < areas[1] / areas[0] < 0.75  # radii are four fifths of the usual ones
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "sentence"),
+    [
+        ("slots", 0, "slots 0, and the least is 1"),
+        ("image", -7, "image -7, and the least is 0"),
+        ("iterations", 0, "iterations 0, and the least is 1"),
+        ("value", 1.5, r"f_ari 1\.5, and it lies from -0\.5 to 1"),
+        ("value", -1e30, r"f_ari -1e\+30, and it lies from"),
+    ],
+)
+def test_sealed_rows_with_numbers_that_no_evaluation_gives_are_damaged(tmp_path, column, value, sentence):
+    honest = {"slots": [7, 7], "image": [0, 1], "iterations": [5, 5], "value": [0.5, math.nan]}
+    (tmp_path / "rows").mkdir()
+    path = tmp_path / "rows" / "toy4.npz"
+    Rows(metric="f_ari", **honest).save(path, {})
+    assert len(row_files.load_file(path)) == 2
+    Rows(metric="f_ari", **{**honest, column: [honest[column][0], value]}).save(path, {})
+    with pytest.raises(DamagedFile, match=f"toy4.npz is sealed but holds {sentence}.*evaluate the run again"):
+        row_files.load_rows(tmp_path / "rows")
+    Rows(metric="of a plugin", slots=[7], value=[1e30]).save(path, {})
+    assert len(row_files.load_file(path)) == 1

@@ -8,12 +8,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from slotnorm.evaluation.rows import Rows
+import numpy as np
+
+from slotnorm.errors import DamagedFile
+from slotnorm.evaluation.rows import MISSING, Rows
+from slotnorm.metrics import all_metrics
 
 FOLDER = "rows"
 """Where a run has them."""
 _BY_SLOTS = "scenes_of_slots"
 _OF_SCENES = ("num_scenes", "images")
+_LEAST = {"train_objects": 0, "train_slots": 1, "seed": 0, "image": 0, "objects": 0, "slots": 1, "iterations": 1}
+_ROUNDING, _LARGEST = 1e-5, float(np.finfo(np.float32).max)  # scores are computed in single precision
 
 
 def row_files(folder: Path) -> list[Path]:
@@ -27,9 +33,30 @@ def load_rows(folder: Path) -> list[Rows]:
     A file of the first form whose rows are in one of the new form is left out: whoever put them together was
     interrupted before the old file was removed.
     """
-    parts = [Rows.load(path) for path in row_files(folder)]
+    parts = [load_file(path) for path in row_files(folder)]
     together = {key for part in parts if is_together(part) for key in _contents(part)}
     return [part for part in parts if is_together(part) or not _contents(part) <= together]
+
+
+def load_file(path: Path) -> Rows:
+    """The rows of one file; numbers that no evaluation gives, 0 slots or an F-ARI of 2, make it a DamagedFile."""
+    rows = Rows.load(path)
+    for name, least in _LEAST.items():
+        numbers = rows.codes(name)
+        if (wrong := numbers[(numbers < least) & (numbers != MISSING)]).size:
+            raise _out_of_range(path, f"{name} {wrong[0]}, and the least is {least}")
+    metrics, places = rows.places("metric")
+    for place, name in enumerate(metrics):
+        if (metric := all_metrics().get(name)) is not None:  # of one that is not known, any value
+            low, high = metric.bounds[0] - _ROUNDING, min(metric.bounds[1] + _ROUNDING, _LARGEST)
+            values = rows["value"][places == place]
+            if (wrong := values[(values < low) | (values > high)]).size:
+                raise _out_of_range(path, f"{name} {wrong[0]:g}, and it lies from {low:.3g} to {high:.3g}")
+    return rows
+
+
+def _out_of_range(path: Path, reason: str) -> DamagedFile:
+    return DamagedFile(f"{path} is sealed but holds {reason}; evaluate the run again")
 
 
 def is_together(rows: Rows) -> bool:

@@ -72,7 +72,7 @@ class RunEvaluation:
         """The rows with every number of slots, if all are there; nothing is computed, written or removed."""
         header = self.evaluation.header
         try:
-            on_disk = Rows.load(self.path)
+            on_disk = row_files.load_file(self.path)
         except UserError:
             return None
         kept = self._usable({self.path: on_disk}) if on_disk.header["weights"] == header["weights"] else {}
@@ -151,7 +151,7 @@ class RunEvaluation:
         own: dict[Path, Rows | None] = {}
         for path in row_files.row_files(self.folder):
             try:
-                rows = Rows.load(path)
+                rows = row_files.load_file(path)
             except DamagedFile as damage:
                 if path in (self.path, *(self.folder / f"{self.test.name}-{number:02}.npz" for number in self.slots)):
                     _log.warning(f"note: {damage}: making it now")
