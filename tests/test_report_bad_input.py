@@ -83,11 +83,26 @@ def test_names_with_markup(tmp_path: Path) -> None:
             assert "<script>alert" not in path.read_text(encoding="utf-8"), path.name
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e30], ids=str)
-def test_scores_that_are_no_numbers(tmp_path: Path, value: float) -> None:
+def with_odd_scores(value: float) -> Rows:
+    """Made-up rows in which every score of batch norm is `value`."""
     rows = made_up("toy", NORMS, [1, 2], SLOTS, images=4).where(dataset="toy4")
     odd = (rows["metric"] != "visible") & (rows["norm"] == "batch_norm")
-    reported(rows.with_columns(value=np.where(odd, value, rows["value"])), tmp_path)
+    return rows.with_columns(value=np.where(odd, value, rows["value"]))
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, 1e30], ids=str)
+def test_scores_that_no_evaluation_gives_leave_their_runs_out(tmp_path: Path, value: float) -> None:
+    save(with_odd_scores(value), tmp_path / "runs")
+    collection = read([tmp_path / "runs"])
+    assert {run.norm for run in collection.runs} == set(NORMS) - {"batch_norm"}
+    assert len(collection.left_out) == 2
+    for run in collection.left_out:
+        assert "is sealed but holds" in run.reason
+        assert run.is_damaged
+
+
+def test_scores_that_are_not_defined(tmp_path: Path) -> None:
+    reported(with_odd_scores(np.nan), tmp_path)
     with open(tmp_path / "out" / "scores.csv", encoding="utf-8", newline="") as file:
         assert {line["norm"] for line in csv.DictReader(file)} == set(NORMS)
 
