@@ -29,6 +29,7 @@ from slotnorm.metrics import Comparison, Metric
 from slotnorm.metrics import metric as metric_classes
 from slotnorm.models import weights
 from slotnorm.models.bundled import bundled_file
+from slotnorm.report.reading import read
 from slotnorm.storage.locks import Lock
 from slotnorm.storage.seals import read_sealed, write_sealed
 from slotnorm.storage.serialization import to_document
@@ -664,3 +665,15 @@ def test_sealed_rows_with_numbers_that_no_evaluation_gives_are_damaged(tmp_path,
         row_files.load_rows(tmp_path / "rows")
     Rows(metric="of a plugin", slots=[7], value=[1e30]).save(path, {})
     assert len(row_files.load_file(path)) == 1
+
+
+def test_a_report_does_not_take_rows_of_an_earlier_step_for_those_of_the_run(run: Run, data: Path) -> None:
+    evaluate(run, data)
+    (scored,) = read([run.path]).runs
+    assert scored.facts["step"] == run.step
+    train(tiny.experiment(steps=16), run.path.parent, data=data)
+    with pytest.raises(UserError, match=r"rows are of other weights than it has at step 16; `slotnorm eval .*` makes"):
+        read([run.path])
+    evaluate(Run.open(run.path), data)
+    (scored,) = read([run.path]).runs
+    assert scored.facts["step"] == 16

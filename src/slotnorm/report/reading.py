@@ -1,6 +1,7 @@
 """From folders of runs to what a report is made of; what cannot be used is named, and nothing is dropped in silence."""
 
 import dataclasses
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from slotnorm.metrics import all_metrics
 from slotnorm.report.scores import RowsTwice, RunScores, summarize
 from slotnorm.report.sections import Section, divide
 from slotnorm.storage.aside import Aside
+from slotnorm.storage.fingerprints import fingerprint
 from slotnorm.storage.schemas import check_document
 from slotnorm.storage.seals import RECORD, read_json, read_sealed
 from slotnorm.storage.serialization import from_document, newer, to_document
@@ -111,7 +113,7 @@ def _read_run(folder: Path, notes: list[str]) -> tuple[RunScores, Rows] | LeftOu
     if (folder / "experiment.json").is_file():
         run = Run.open(folder)
         facts |= {"experiment": to_document(run.experiment), "command": run.command, "data": run.data}
-        if run.checkpoints.is_dir():
+        if os.path.lexists(run.checkpoints):  # also a link to nothing, which is damage
             standing = run.standing()
             if standing.finished:
                 record = run.record()
@@ -133,6 +135,12 @@ def _read_run(folder: Path, notes: list[str]) -> tuple[RunScores, Rows] | LeftOu
     if not any(map(len, parts)):
         return LeftOut(folder, f"its files hold no rows; `slotnorm eval {folder}` makes them again")
     rows = _joined(parts, folder, facts, notes).with_columns(run=folder.name)
+    if "step" in facts and facts["weights"] not in ("", fingerprint(Run.open(folder).weights().tensors)):
+        step = facts["step"]
+        return LeftOut(
+            folder,
+            f"its rows are of other weights than it has at step {step}; `slotnorm eval {folder}` makes them anew",
+        )
     _require_own(rows, folder, facts)
     try:
         (scores,) = summarize(rows)
