@@ -12,6 +12,7 @@ from made_up_rows import made_up, save
 from parsed_page import Parsed
 from slotnorm.cli import verbs
 from slotnorm.evaluation.rows import Rows
+from slotnorm.report.reading import read
 
 pytestmark = pytest.mark.usefixtures("few_resamples")
 
