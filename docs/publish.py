@@ -5,8 +5,8 @@
 
 What results/ holds of a run: experiment.json, metrics.jsonl, rows, what the report's pictures and diagnostics are drawn
 from, and its weights in half precision with a model card; no checkpoints, no state of the optimizer. Rows were made
-with the weights before they were rounded, and stay equal to the last bit; a metric that no figure shows (mBO, mIoU)
-has rows where the tables show it. Pictures are kept as closely as the page shows them.
+with the weights before they were rounded; scores are kept to 14 binary digits, and a metric that no figure shows (mBO,
+mIoU) has rows where the tables show it. Pictures are kept of the runs that the page shows, as closely as it shows them.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from slotnorm.evaluation.row_files import FOLDER, row_files
 from slotnorm.evaluation.rows import Rows
 from slotnorm.metrics import all_metrics
 from slotnorm.models import weights
-from slotnorm.report.model_views import DIAGNOSIS, EXAMPLES, spaced
+from slotnorm.report.model_views import DIAGNOSIS, EXAMPLES, Inspector, spaced
 from slotnorm.report.reading import find_folders, read
 from slotnorm.report.sections import Section
 from slotnorm.storage import archives
@@ -33,6 +33,7 @@ from slotnorm.training.runs import Run
 
 KEPT = ("experiment.json", "metrics.jsonl", "rows", "diagnosis", "examples")
 STEP_OF_SHARES, STEP_OF_PIXELS = 17, 5  # of 255: what a mixture of colours, and a reconstruction, are kept to
+SCORE_DIGITS = 14  # binary ones: 1/32,000 of a score, far below the third decimal that is shown
 SMALL_SIDE, FEW = 32, 8  # pictures of more pixels than that are kept at about so many K besides
 
 
@@ -44,7 +45,9 @@ def publish(runs: Iterable[Path], into: Path) -> list[Path]:
             raise UserError(f"{folder} is {standing}; only finished runs are published: go on with it, or leave it out")
         if not list((folder / "rows").glob("*.npz")):
             raise UserError(f"{folder} has no rows; make them with `slotnorm eval {folder}`")
-    return [_publish_run(folder, into / folder.name) for folder in folders]
+    published = [_publish_run(folder, into / folder.name) for folder in folders]
+    leave_out_pictures(into)
+    return published
 
 
 def _publish_run(folder: Path, target: Path) -> Path:
@@ -62,8 +65,11 @@ def _publish_run(folder: Path, target: Path) -> Path:
 
 def shrink(folder: Path) -> None:
     """Make the runs in a folder as small as they get; doing so twice is doing so once."""
-    for rows in sorted(folder.rglob(FOLDER)):
-        leave_out(rows.parent)
+    runs = [rows.parent for rows in sorted(folder.rglob(FOLDER))]
+    for run in runs:
+        leave_out(run)
+    if runs:
+        leave_out_pictures(folder)
     for path in sorted(folder.rglob("*.npz")):
         archives.pack_tightly(path)
     for path in sorted(folder.rglob("*.safetensors")):
@@ -81,10 +87,35 @@ def leave_out(folder: Path) -> None:
     for path in (*row_files(folder / FOLDER), *row_files(folder / DIAGNOSIS)):
         rows = Rows.load(path)
         kept = rows.take(is_shown(rows, section, shown) & ~np.isin(rows["metric"], (RATIO, OCCUPANCY)))
-        if len(kept) < len(rows):
+        if path.parent.name == FOLDER:
+            kept = kept.with_columns(value=rounded(kept["value"]))
+        if not kept.equals(rows):
             kept.save(path)
     for path in sorted((folder / EXAMPLES).glob("*.npz")):
         coarsen(Examples.load(path), shown).save(path)
+
+
+def leave_out_pictures(folder: Path) -> None:
+    """Leave out the pictures of runs that the page does not show: runs that were in the middle before others came."""
+    shown: set[Path] = set()
+    for section in read([folder]).sections:
+        illustration, notes = Inspector(run_models=False).illustrate(section)
+        if illustration is None or notes:
+            return
+        drawn = {examples.run for examples in illustration.examples.values()}
+        folders = [Path(run.facts["path"]) for run in section.all_runs if run.name in drawn]
+        shown |= {run / EXAMPLES / f"{illustration.dataset}.npz" for run in folders}
+    for path in folder.rglob(f"{EXAMPLES}/*.npz"):
+        if path not in shown:
+            path.unlink()
+            if not list(path.parent.iterdir()):
+                path.parent.rmdir()
+
+
+def rounded(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Values to `SCORE_DIGITS` binary digits; whole numbers below 16,384 stay what they are."""
+    fraction, exponent = np.frexp(values)
+    return np.ldexp(np.rint(np.ldexp(fraction, SCORE_DIGITS)), exponent - SCORE_DIGITS)
 
 
 def is_shown(rows: Rows, section: Section, slots: Collection[int]) -> NDArray[np.bool_]:
