@@ -38,8 +38,8 @@ STUDIES = ("toy-features-4-5", "toy-features-2-5", "toy-features-2-3")
 def export_encoder(folder: Path, seed: int) -> Path:
     """An untrained model of the bundled encoder's kind, as it would be bundled."""
     folder.mkdir()
-    discs = weights.unpack(bundled.bundled_file(MADE.encoder)).experiment
-    untrained = dataclasses.replace(discs, seed=seed)
+    trained = weights.unpack(bundled.bundled_file(MADE.encoder)).experiment
+    untrained = dataclasses.replace(trained, seed=seed)
     untrained_weights = weights.Weights(build(untrained).state_dict(), untrained, 0, {})
     weights.export(untrained_weights, folder / f"{MADE.encoder}.safetensors", "# card")
     listed = {path.name: files.sha256(path) for path in folder.iterdir()}
@@ -133,7 +133,7 @@ def test_a_transfer_has_about_twice_the_objects_and_more_than_twice_the_slots() 
     assert transfer.slots > 2 * max(experiment.slots for experiment in trained)
     counts = evaluation_scenes(trained[0], transfer.test, 16).counts
     assert counts.min() >= 5
-    assert counts.max() <= 8
+    assert counts.max() <= 10
 
 
 def test_the_table_is_made_from_nothing_with_the_papers_numbers_beside(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_the_table_is_made_from_nothing_with_the_papers_numbers_beside(tmp_path:
             assert run.data == data_fingerprint(training_scenes(short(name)))
             paths.append(run.path)
     for job in (
-        *plan_evaluations(paths, "toy-features-many", slots=[11], scenes=4),
+        *plan_evaluations(paths, "toy-features-many", slots=[24], scenes=4),
         *plan_evaluations(paths, slots=[5, 6], scenes=4),
     ):
         job.evaluate()
@@ -170,7 +170,7 @@ def test_the_table_is_made_from_nothing_with_the_papers_numbers_beside(tmp_path:
             ]
             assert all(cell.spread.runs == 1 and np.isfinite(cell.spread.median) for cell in line.cells)
     text = to_markdown(table)
-    assert "Zero-shot on toy-features-many with 11 slots" in text
+    assert "Zero-shot on toy-features-many with 24 slots" in text
     assert "The paper's table is on movi-d with 24 slots. In brackets the paper's numbers." in text
     bound = [  # as if training had been longer
         dataclasses.replace(section, runs=tuple(dataclasses.replace(run, failed=False) for run in section.runs))
@@ -195,15 +195,15 @@ def test_a_run_is_not_evaluated_on_the_features_of_another_encoder(
 
 
 def test_a_model_that_is_not_bundled_is_named() -> None:
-    with pytest.raises(UserError, match="checkpoint 'discs-weighted_sun'; did you mean 'discs-weighted_sum'"):
-        bundled.bundled_file("discs-weighted_sun")
+    with pytest.raises(UserError, match="checkpoint 'toy-weighted_sun'; did you mean 'toy-weighted_sum'"):
+        bundled.bundled_file("toy-weighted_sun")
 
 
 def test_an_encoder_of_another_width_is_refused_before_anything_is_trained(tmp_path: Path) -> None:
     wide = short("toy-features-4-5")
     model = dataclasses.replace(wide.recipe.model, features=64)
     assert isinstance(model, FeatureModel)
-    with pytest.raises(UserError, match=r"holds features of shape \(144, 32\), but the model takes \(144, 64\)"):
+    with pytest.raises(UserError, match=r"holds features of shape \(256, 32\), but the model takes \(256, 64\)"):
         train(dataclasses.replace(wide, recipe=dataclasses.replace(wide.recipe, model=model)), tmp_path)
     assert not list(tmp_path.iterdir())
 

@@ -130,7 +130,6 @@ def test_the_verb_lists_what_is_bundled(capsys):
     assert [line.split()[0] for line in lines[1:]] == bundled_names()
     assert all(line.endswith("MIT") for line in lines[1:])
     assert "F-ARI at K in validation" in lines[0]
-    assert [line.split()[0] for line in lines if "2 to 4 discs" in line] == ["discs-weighted_sum"]
 
 
 def test_values_far_outside_the_range_of_training_get_a_warning():

@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import json
 import math
 import os
 import shutil
@@ -19,6 +20,7 @@ import slotnorm as sn
 import tiny
 from processes import Command
 from slotnorm.cli.verbs import main
+from slotnorm.config import Experiment
 from slotnorm.errors import DamagedFile, Locked, UserError
 from slotnorm.evaluation import failed_runs, row_files, scoring
 from slotnorm.evaluation.failed_runs import RULE
@@ -28,11 +30,10 @@ from slotnorm.experiments import EvaluationSet, evaluation_set, evaluation_sets,
 from slotnorm.metrics import Comparison, Metric
 from slotnorm.metrics import metric as metric_classes
 from slotnorm.models import weights
-from slotnorm.models.bundled import bundled_file
 from slotnorm.report.reading import read
 from slotnorm.storage.locks import Lock
 from slotnorm.storage.seals import read_sealed, write_sealed
-from slotnorm.storage.serialization import to_document
+from slotnorm.storage.serialization import from_document, to_document
 from slotnorm.studies import run_evaluation, test_sets
 from slotnorm.studies.evaluation_jobs import plan_jobs
 from slotnorm.studies.run_evaluation import describe, plan_evaluations, read_judgement
@@ -355,8 +356,8 @@ def test_an_experiment_with_a_name_of_its_own_is_tested_as_others_on_its_dataset
 def test_a_run_of_the_toy_study_as_it_once_was_is_tested_on_its_own_scenes_with_as_many_objects_as_they_hold(
     tmp_path: Path, data: Path
 ) -> None:
-    discs = weights.unpack(bundled_file("discs-weighted_sum")).experiment
-    assert discs.name == "toy"
+    documents = json.loads((Path(__file__).parent / "fixtures" / "experiments.json").read_text())
+    (discs,) = (from_document(Experiment, each["document"]) for each in documents if each["document"]["name"] == "toy")
     assert discs.scenes is not None
     assert discs.scenes != study("toy").experiment.scenes
     short = dataclasses.replace(discs, recipe=tiny.recipe(model=discs.recipe.model))
