@@ -14,7 +14,7 @@ from torch.nn.functional import interpolate
 from left_out import needs
 from slotnorm.cli.verbs import main
 from slotnorm.data import Scenes, clevr
-from slotnorm.data.tfrecord import RecordError, records
+from slotnorm.data.tfrecord import Example, RecordError, records
 from slotnorm.errors import UserError
 from tfrecord_writer import example, floats_feature, single_bytes_feature, strings_feature, write_records
 
@@ -30,7 +30,13 @@ def digest(array):
 
 @pytest.fixture(scope="module")
 def decoded():
-    return [clevr.decode(record, "here") for record in records(FILE)]
+    return [at_full_size(Example(record, "here")) for record in records(FILE)]
+
+
+def at_full_size(example):
+    masks = example.single_bytes("mask", 11 * 240 * 320).reshape(11, 240, 320)
+    image = example.single_bytes("image", 240 * 320 * 3).reshape(240, 320, 3).copy()
+    return {"image": image, "labels": clevr.labels_of(masks, "here"), **clevr.read_properties(example, "here")}
 
 
 def made_up_scene(**changes):

@@ -6,9 +6,7 @@ rank takes its contiguous share of each batch's rows.
 """
 
 import itertools
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from slotnorm.data.conversion import in_threads
 from slotnorm.data.scenes import Scenes
 from slotnorm.errors import UserError, nearest
 from slotnorm.runtime import randomness
@@ -72,7 +71,9 @@ def batches(
         )
     steps = _Steps(scenes, seed, batch_size, flip, tuple(fields), rank, world_size)
     numbers = itertools.count(start) if stop is None else range(start, stop)
-    return _read_ahead(steps, numbers, workers) if workers else map(steps.batch, numbers)
+    # not processes: reading and copying happen outside the interpreter's lock, and handing a batch over takes longer
+    # than making it
+    return in_threads(steps.batch, numbers, workers, ahead=workers) if workers else map(steps.batch, numbers)
 
 
 def to_images(images: Tensor, device: torch.device | str = "cpu") -> Tensor:
@@ -160,19 +161,3 @@ class _Steps:
             for channel in np.ndindex(array.shape[3:]):
                 array[(row, ..., *channel)] = original[(slice(None), slice(None, None, -1), *channel)]
         return torch.from_numpy(array)
-
-
-def _read_ahead(steps: "_Steps", numbers: Iterable[int], workers: int) -> Iterator[Batch]:
-    """Read in threads, in order. Threads and not processes: reading and copying happen outside the interpreter's lock,
-    and handing a batch over from another process takes longer than making it."""
-    numbers = iter(numbers)
-    with ThreadPoolExecutor(workers, thread_name_prefix="slotnorm-batches") as pool:
-        coming = deque(pool.submit(steps.batch, step) for step in itertools.islice(numbers, workers + 1))
-        try:
-            while coming:
-                batch = coming.popleft().result()
-                coming.extend(pool.submit(steps.batch, step) for step in itertools.islice(numbers, 1))
-                yield batch
-        finally:
-            for future in coming:
-                future.cancel()

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from slotnorm.config import Protocol
 from slotnorm.data.builder import Builder
 from slotnorm.data.cache import set_folder
-from slotnorm.data.conversion import check_space, identity, in_threads, stack
+from slotnorm.data.conversion import check_space, identity, in_threads, number_of_workers, stack
 from slotnorm.data.resize import Method, method_of, nearest_positions, resize
 from slotnorm.data.scenes import Scenes
 from slotnorm.data.tfrecord import Example, RecordError, records
@@ -48,13 +48,6 @@ _LEFT, _WINDOW, _SIZE = 64, 192, 128
 _CHUNK = 16
 _SCENE_BYTES, _PACKED_SCENE_BYTES = 3_226_296, 75_000  # of a record, unpacked and (about) packed
 _LARGEST_RECORD = 4 << 20  # 17 wait for 8 threads, so one may not be much larger than a scene
-
-
-def decode(record: bytes, where: str) -> dict[str, NDArray[Any]]:
-    """One scene at full size: `image` (240, 320, 3), `labels` (240, 320), and what `read_properties` gives."""
-    example = Example(record, where)
-    labels = labels_of(_masks(example), where)
-    return {"image": np.ascontiguousarray(_image(example)), "labels": labels, **read_properties(example, where)}
 
 
 def labels_of(masks: NDArray[np.uint8], where: str) -> NDArray[np.uint8]:
@@ -185,7 +178,7 @@ class _Stream:
         if self._scenes is None:
             expected = max(position, min(self._most, _estimate(self._source)))
             check_space(self._folder, (expected - position) * _SIZE * _SIZE * 4)
-            self._scenes = in_threads(self._prepare, self._numbered(position), self._workers)
+            self._scenes = in_threads(self._prepare, self._numbered(position), number_of_workers(self._workers))
             self._progress = Progress("scenes", expected, done=position).__enter__()
         taken = list(itertools.islice(self._scenes, count))
         at_end = len(taken) < count

@@ -32,16 +32,19 @@ _AHEAD = 2  # items a thread has waiting: 8 threads then hold 17 records, 55 MB 
 
 
 def in_threads(
-    function: Callable[[Item], Result], items: Iterable[Item], workers: int | None
+    function: Callable[[Item], Result], items: Iterable[Item], workers: int, ahead: int | None = None
 ) -> Generator[Result, None, None]:
-    """`function` of each item, in order; `workers` threads compute while this one reads the next items."""
-    workers = _checked(workers)
+    """`function` of each item, in order; `workers` threads compute while this one reads the next items.
+
+    `ahead` is how many items are read before the first result is taken; None is two for each thread.
+    """
+    ahead = _AHEAD * workers if ahead is None else ahead
     pool = ThreadPoolExecutor(workers)
     waiting: deque[Future[Result]] = deque()
     try:
         for item in items:
             waiting.append(pool.submit(function, item))
-            if len(waiting) > _AHEAD * workers:
+            if len(waiting) > ahead:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
@@ -57,7 +60,7 @@ def in_processes(
     The processes are started anew and know nothing of this one: a script needs no `if __name__ == "__main__"`, and
     threads or a GPU in use here do no harm.
     """
-    workers = _checked(workers)
+    workers = number_of_workers(workers)
     if workers == 1:
         yield from map(function, items)
         return
@@ -74,7 +77,8 @@ def in_processes(
             yield process.receive()
 
 
-def _checked(workers: int | None) -> int:
+def number_of_workers(workers: int | None) -> int:
+    """As many as are asked for, or one per core; more than are of use are refused."""
     if workers is None:
         return min(_MOST_WORKERS, os.cpu_count() or 1)
     if not 1 <= workers <= _MOST_WORKERS:

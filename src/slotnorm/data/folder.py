@@ -119,7 +119,7 @@ def survey(source: Path) -> Survey:
     if not source.is_dir():
         raise UserError(f"{source} is not a folder; give the folder that your images are in")
     apart = (source / "images").is_dir()
-    images, problems, others = _images(source / "images") if apart else _loose_images(source)
+    images, problems, others = _images(source / "images" if apart else source, apart)
     if not images and not problems:
         raise UserError(_no_images(source, apart))
     listing = source / "properties.json"
@@ -142,22 +142,20 @@ def _no_images(source: Path, apart: bool) -> str:
     return f"{source} holds no images, and {source / 'images'} is not a folder; {way_out}"
 
 
-def _images(folder: Path) -> tuple[list[Path], list[str], list[str]]:
-    """The images of DIR/images by name, and what is wrong with its other files."""
+def _images(folder: Path, apart: bool) -> tuple[list[Path], list[str], list[str]]:
+    """The images of a folder by name, what is wrong with other files, and the names of those that are passed over.
+
+    In DIR/images (`apart`) every other file is wrong; a folder that may hold anything has images that are not read.
+    """
     entries = [path for path in sorted(folder.iterdir()) if not is_of_system(path)]
     images = [path for path in entries if path.suffix.lower() in ENDINGS and path.is_file()]
     others = sorted(set(entries).difference(images))
-    kinds = " or ".join(ENDINGS)
-    return images, [f"{path} is not a {kinds} file; convert it or move it elsewhere" for path in others], []
-
-
-def _loose_images(folder: Path) -> tuple[list[Path], list[str], list[str]]:
-    """The images of a folder that may hold anything: other files are passed over, but images that are not read."""
-    entries = [path for path in sorted(folder.iterdir()) if not is_of_system(path)]
-    images = [path for path in entries if path.suffix.lower() in ENDINGS and path.is_file()]
-    unread = [path for path in entries if path.suffix.lower() in PICTURES_OF_OTHERS]
-    others = [path.name for path in sorted(set(entries).difference(images, unread))]
-    return images, [f"{path} is an image that is not read; save it as PNG or JPEG" for path in unread], others
+    if apart:
+        kinds = " or ".join(ENDINGS)
+        return images, [f"{path} is not a {kinds} file; convert it or move it elsewhere" for path in others], []
+    unread = [path for path in others if path.suffix.lower() in PICTURES_OF_OTHERS]
+    problems = [f"{path} is an image that is not read; save it as PNG or JPEG" for path in unread]
+    return images, problems, [path.name for path in others if path not in unread]
 
 
 def _masks(folder: Path) -> tuple[dict[str, Path], list[str]]:

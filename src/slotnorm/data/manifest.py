@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from slotnorm.errors import DamagedFile, UserError
 from slotnorm.storage import seals
-from slotnorm.storage.schemas import LARGEST, check_document, require_between, require_counts
+from slotnorm.storage.schemas import LARGEST, check_document, require_between, require_counts, require_hash
 from slotnorm.storage.seals import read_sealed
 from slotnorm.storage.serialization import newer
 
@@ -28,7 +28,6 @@ HEADER = 128  # bytes before the first row of every file
 
 _DTYPES = {"uint8": "|u1", "uint16": "<u2", "int32": "<i4", "float16": "<f2", "float32": "<f4"}
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")  # a field's name is its file's name: no separators, no dots
-_HEXADECIMAL = re.compile(r"[0-9a-f]*")
 _BLOCK_BYTES = 1 << 20  # a random batch of 64 then reads 64 MB when all its blocks are new, 6 ms for the CRC
 _MAX_ROWS_PER_BLOCK = 1 << 16
 
@@ -125,30 +124,20 @@ def load_manifest(directory: Path) -> tuple[dict[str, Any], list[Field]]:
     path = directory / MANIFEST
     manifest = read_manifest(path)
 
-    def need(condition: bool, what: str) -> None:
-        if not condition:
-            raise DamagedFile(
-                f"{path} was changed after it was written: {what}; delete its folder and build the set again"
-            )
-
     if manifest.get("format") != FORMAT:
         given = str(manifest.get("format"))[:40]
         raise DamagedFile(
             f"{path} has format {given!r}, this version reads {FORMAT!r}; delete its folder and build the set again"
         )
-    num: Any = manifest.get("scenes")
-    need(_is_count(num) and num > 0, "its number of scenes is wrong")
-    need(isinstance(manifest.get("files"), dict) and "counts" in manifest["files"], "its list of files is wrong")
-    for key in ("provenance", "properties", "objects"):
-        need(isinstance(manifest.get(key), dict), f"{key} is not an object")
-    need(isinstance(manifest.get("protocol"), str), "its protocol is not a text")
-    check_document(_Manifest, manifest, path, "the manifest of a set", "delete its folder and build the set again")
-    return manifest, [_load_field(name, entry, num, need) for name, entry in manifest["files"].items()]
+    checked = check_document(
+        _Manifest, manifest, path, "the manifest of a set", "delete its folder and build the set again"
+    )
+    return manifest, [file.field(name, checked.scenes) for name, file in checked.files.items()]
 
 
 @dataclass(frozen=True)
 class _File:
-    """What a manifest says of a file; how its values depend on each other is checked by `_load_field`."""
+    """What a manifest says of a file."""
 
     file: str
     shape: tuple[int, ...]
@@ -156,6 +145,21 @@ class _File:
     sha256: str
     scenes_per_block: int
     checksums: str
+
+    def field(self, name: str, num: int) -> Field:
+        """The field of `num` scenes that the file has; refused is what does not fit together."""
+        field = Field(name, self.shape[1:], self.dtype)
+        fits = {
+            "the number of scenes": self.shape[:1] == (num,),
+            "the name of the file": self.file == field.file,
+            "the block size": self.scenes_per_block == field.rows_per_block,
+            "the checksums": bool(re.fullmatch(f"[0-9a-f]{{{8 * field.num_blocks(num)}}}", self.checksums)),
+        }
+        for what, is_right in fits.items():
+            if not is_right:
+                raise UserError(f"{what} of {name!r} is wrong")
+        require_hash(self.sha256)
+        return field
 
 
 @dataclass(frozen=True)
@@ -176,25 +180,7 @@ class _Manifest:
     def __post_init__(self) -> None:
         require_between("scenes", self.scenes, 1, LARGEST)
         require_counts("objects", self.objects, self.scenes)
-
-
-def _load_field(name: str, entry: Any, num: int, need: Any) -> Field:
-    label = repr(name[:80])
-    need(isinstance(entry, dict), f"the entry of {label} is not an object")
-    shape, dtype = entry.get("shape"), entry.get("dtype")
-    need(isinstance(shape, list) and all(_is_count(length) for length in shape), f"the shape of {label} is wrong")
-    need(isinstance(dtype, str) and len(shape) > 0 and shape[0] == num, f"shape or dtype of {label} is wrong")
-    field = Field(name, tuple(shape[1:]), dtype)
-    need(entry.get("file") == field.file, f"{label} is not stored in {field.file}")
-    need(_is_hexadecimal(entry.get("sha256"), 64), f"the SHA-256 of {label} is wrong")
-    need(entry.get("scenes_per_block") == field.rows_per_block, f"the block size of {label} is wrong")
-    need(_is_hexadecimal(entry.get("checksums"), 8 * field.num_blocks(num)), f"the checksums of {label} are wrong")
-    return field
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 48
-
-
-def _is_hexadecimal(value: Any, length: int) -> bool:
-    return isinstance(value, str) and len(value) == length and _HEXADECIMAL.fullmatch(value) is not None
+        if COUNTS.name not in self.files:
+            raise UserError("its list of files has no counts")
+        for name, file in self.files.items():
+            file.field(name, self.scenes)

@@ -5,6 +5,7 @@ in one gzip stream. A tf.Example is a protobuf message: a map from names to list
 Nothing in a file is trusted: whatever it holds, reading ends with the records or with a `RecordError`.
 """
 
+import contextlib
 import importlib
 import struct
 import zlib
@@ -192,9 +193,6 @@ class Example:
                         if entry_number == 1 and isinstance(entry, memoryview):
                             self._read_entry(entry)
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._lists
-
     @property
     def names(self) -> list[str]:
         """The names of all lists, in the file's order."""
@@ -271,22 +269,13 @@ class Example:
             raise RecordError(f"{self._where}: {name!r} has {values.size} numbers, not {count}: another dataset?")
         return values
 
-    def _telling(self, what: str) -> "_Telling":
-        return _Telling(f"{self._where}: {what}")
-
-
-class _Telling:
-    """`with`: turn a bare reason into a RecordError that says where."""
-
-    def __init__(self, beginning: str) -> None:
-        self._beginning = beginning
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, _Broken):
-            raise RecordError(f"{self._beginning}: {error}") from None
+    @contextlib.contextmanager
+    def _telling(self, what: str) -> Iterator[None]:
+        """Turn a bare reason into a RecordError that says where."""
+        try:
+            yield
+        except _Broken as reason:
+            raise RecordError(f"{self._where}: {what}: {reason}") from None
 
 
 def _varint(data: memoryview, at: int) -> tuple[int, int]:
