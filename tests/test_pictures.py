@@ -13,7 +13,7 @@ import tiny
 from slotnorm.errors import DamagedFile
 from slotnorm.evaluation.decomposer import Decomposer, evaluating
 from slotnorm.evaluation.examples import LARGEST_SIDE, Examples, make_examples
-from slotnorm.evaluation.label_maps import as_maps
+from slotnorm.metrics.segmentation import as_maps
 from slotnorm.models import build
 from slotnorm.report.coloring import APART, match_colors, oklab, scene_palettes
 from slotnorm.report.pictures import Illustration, illustrate, scene_strip, slots_table, visual_table

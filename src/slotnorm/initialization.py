@@ -8,7 +8,6 @@ An initialization is one class here. It needs torch alone.
 """
 
 import difflib
-import inspect
 import math
 from typing import Any, ClassVar
 
@@ -142,11 +141,6 @@ def make_initialization(initialization: str | Initialization, dim: int, num_slot
             f"there is no initialization {initialization!r}; {suggestion}known are: {', '.join(_registry)}"
         )
     return _registry[initialization](dim, num_slots)
-
-
-def formula(initialization: type[Initialization]) -> str:
-    """The first line of its docstring."""
-    return (inspect.getdoc(initialization) or "").partition("\n")[0]
 
 
 def refusal(initialization: Initialization, num_slots: int) -> str:

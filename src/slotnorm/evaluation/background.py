@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from slotnorm.evaluation.label_maps import as_maps, comparable_labels
+from slotnorm.evaluation.label_maps import comparable_labels
 from slotnorm.metrics import adjusted_rand_index
+from slotnorm.metrics.segmentation import as_maps
 
 SHARE = "background_share"
 TAKEN = "foreground_taken"

@@ -14,7 +14,7 @@ from torch.nn.functional import interpolate
 from slotnorm.data.scenes import Scenes
 from slotnorm.errors import DamagedFile, UserError
 from slotnorm.evaluation.decomposer import Decomposer, evaluating
-from slotnorm.evaluation.label_maps import as_maps
+from slotnorm.metrics.segmentation import as_maps
 from slotnorm.models import SlotModel
 from slotnorm.storage import archives
 from slotnorm.storage.schemas import check_document

@@ -14,8 +14,8 @@ from torch import Tensor
 from slotnorm.data.scenes import Scenes
 from slotnorm.errors import UserError
 from slotnorm.evaluation.decomposer import Decomposer, evaluating
-from slotnorm.evaluation.label_maps import as_maps
 from slotnorm.metrics import labels_from_masks
+from slotnorm.metrics.segmentation import as_maps
 from slotnorm.models import SlotModel
 from slotnorm.storage.schemas import LARGEST, require_between
 

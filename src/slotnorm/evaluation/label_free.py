@@ -5,9 +5,9 @@ import numpy as np
 from slotnorm.config import Experiment
 from slotnorm.data.scenes import Scenes
 from slotnorm.evaluation.failed_runs import Judgement, judge
-from slotnorm.evaluation.label_maps import as_maps
 from slotnorm.evaluation.validation import decompose
 from slotnorm.metrics.object_count import needed
+from slotnorm.metrics.segmentation import as_maps
 from slotnorm.models import SlotModel
 
 _LOOKED_AT = 32  # scenes whose slots in use are counted

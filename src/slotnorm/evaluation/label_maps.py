@@ -1,13 +1,12 @@
 """From a model's masks to label maps that can be compared with the true ones, at the protocol's resolution."""
 
-import math
-
 import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
 from slotnorm.errors import UserError
 from slotnorm.metrics import labels_from_masks
+from slotnorm.metrics.segmentation import as_maps
 
 
 def comparable_labels(masks: Tensor, true: Tensor) -> tuple[Tensor, Tensor]:
@@ -96,18 +95,6 @@ def _contenders(corners: Tensor) -> Tensor:
     exceeded = (corners[:, None] <= corners[winners]).all(dim=2)
     exceeded[winners, torch.arange(len(winners))] = False
     return (~exceeded.any(dim=1)).nonzero()[:, 0]
-
-
-def as_maps(masks: Tensor) -> Tensor:
-    """Masks over tokens as maps: (B, K, N), N a square in row-major order -> (B, K, √N, √N); maps stay as they are."""
-    if masks.dim() == 4:
-        return masks
-    side = math.isqrt(masks.shape[-1])
-    if side * side != masks.shape[-1]:
-        raise UserError(
-            f"masks over {masks.shape[-1]} tokens are not a square map; features must come from a square image"
-        )
-    return masks.reshape(*masks.shape[:2], side, side)
 
 
 def count_visible(labels: Tensor) -> Tensor:

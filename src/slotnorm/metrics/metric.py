@@ -7,6 +7,7 @@ import dataclasses
 import inspect
 import math
 import re
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any, ClassVar, Literal, get_args
 
@@ -160,13 +161,11 @@ class _OfTables(Metric, registered=False):
     """A score of label maps that their contingency table tells; it is counted once for all such."""
 
     direction, needs = "higher", "labels"
+    of_table: ClassVar[Callable[[Tensor], Tensor]]
+    """Counts (B, T, S) -> (B,)."""
 
     def score(self, comparison: Comparison) -> Tensor:
-        return over_tables(comparison.tables, self.of_table)
-
-    def of_table(self, table: Tensor) -> Tensor:
-        """Counts (B, T, S) -> (B,)."""
-        raise TypeError(f"metric {type(self).__name__} defines no of_table(table)")
+        return over_tables(comparison.tables, type(self).of_table)
 
 
 class ForegroundARI(_OfTables):
@@ -174,9 +173,7 @@ class ForegroundARI(_OfTables):
 
     name, label, bounds = "f_ari", "F-ARI", (-0.5, 1.0)
     figure, validated_as = "segmentation", "f_ari"
-
-    def of_table(self, table: Tensor) -> Tensor:
-        return foreground_rand_index(table)
+    of_table = foreground_rand_index
 
 
 class ARI(_OfTables):
@@ -184,27 +181,21 @@ class ARI(_OfTables):
 
     name, label, bounds = "ari", "ARI", (-0.5, 1.0)
     figure, validated_as = "segmentation", "ari"
-
-    def of_table(self, table: Tensor) -> Tensor:
-        return rand_index(table)
+    of_table = rand_index
 
 
 class MeanBestOverlap(_OfTables):
     """Mean over objects of the best intersection over union."""
 
     name, label, bounds, figure = "mbo", "mBO", (0.0, 1.0), None  # no figure of the paper shows it
-
-    def of_table(self, table: Tensor) -> Tensor:
-        return best_overlap(table)
+    of_table = best_overlap
 
 
 class MeanIoU(_OfTables):
     """Mean over objects of the intersection over union with the matched segment (Hungarian)."""
 
     name, label, bounds, figure = "miou", "mIoU", (0.0, 1.0), None  # nor this
-
-    def of_table(self, table: Tensor) -> Tensor:
-        return matched_overlap(table)
+    of_table = matched_overlap
 
 
 class ReconstructionLoss(Metric):

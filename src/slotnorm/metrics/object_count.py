@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from slotnorm.errors import UserError
+from slotnorm.metrics.segmentation import as_maps
 
 # Fixed on validation scenes of the toy study alone: benchmarks/count_rule.py
 SMALLEST = 0.005
@@ -32,11 +33,7 @@ def holds_object(masks: Tensor, smallest: float = SMALLEST, most_border: float =
     if not isinstance(masks, Tensor) or masks.dim() not in (3, 4):
         shape = tuple(masks.shape) if isinstance(masks, Tensor) else type(masks).__name__
         raise UserError(f"objects are counted of masks (B, K, H, W) or (B, K, N), not of {shape}; give a Decomposition")
-    if masks.dim() == 3:
-        side = round(masks.shape[-1] ** 0.5)
-        if side * side != masks.shape[-1]:
-            raise UserError(f"masks over {masks.shape[-1]} tokens are not a square map; give masks (B, K, H, W)")
-        masks = masks.unflatten(2, (side, side))
+    masks = as_maps(masks)
     held = masks > 0.5
     border = torch.ones(masks.shape[-2:], dtype=torch.bool, device=masks.device)
     border[1:-1, 1:-1] = False

@@ -55,6 +55,18 @@ def labels_from_masks(masks: Tensor) -> Tensor:
     return labels.to(torch.uint8) if masks.shape[1] <= 256 else labels
 
 
+def as_maps(masks: Tensor) -> Tensor:
+    """Masks over tokens as maps: (B, K, N), N a square in row-major order -> (B, K, √N, √N); maps stay as they are."""
+    if masks.dim() == 4:
+        return masks
+    side = math.isqrt(masks.shape[-1])
+    if side * side != masks.shape[-1]:
+        raise UserError(
+            f"masks over {masks.shape[-1]} tokens are not a square map; features must come from a square image"
+        )
+    return masks.reshape(*masks.shape[:2], side, side)
+
+
 def _score(true: Tensor, predicted: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
     return over_tables(count_tables(true, predicted), score)
 

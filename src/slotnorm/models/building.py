@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from slotnorm.config import Experiment, FeatureModel, ImageModel, SetModel
-from slotnorm.errors import UserError, nearest
+from slotnorm.errors import UserError
 from slotnorm.initialization import initializations
 from slotnorm.models.feature_autoencoder import FeatureAutoencoder
 from slotnorm.models.image_autoencoder import ImageAutoencoder
@@ -14,6 +14,7 @@ from slotnorm.models.parts import SlotModel
 from slotnorm.models.set_predictor import SetPredictor
 from slotnorm.normalization import normalizations
 from slotnorm.runtime import randomness
+from slotnorm.runtime.registry import require_known
 
 _MOST_LAYERS = 64  # that a list of sizes may say; those of the paper have up to four
 _LARGEST_SIZE = 1 << 24
@@ -60,18 +61,9 @@ def _require_sizes(sizes: dict[str, Any]) -> None:
 def require_parts(experiment: Experiment) -> None:
     """Refuse an experiment whose normalization or initialization nobody registered."""
     require_normalization(experiment.norm)
-    name = experiment.recipe.initialization
-    if name not in initializations():
-        raise UserError(
-            f"there is no initialization {name!r}; {nearest(name, initializations())} "
-            "(one of your own is added by --plugin FILE, or by importing the module that defines it)"
-        )
+    require_known("initialization", experiment.recipe.initialization, initializations())
 
 
 def require_normalization(name: str) -> None:
     """Refuse a normalization that nobody registered."""
-    if not isinstance(name, str) or name not in normalizations():
-        raise UserError(
-            f"there is no normalization {name!r}; {nearest(str(name), normalizations())} "
-            "(one of your own is added by --plugin FILE, or by importing the module that defines it)"
-        )
+    require_known("normalization", name, normalizations())

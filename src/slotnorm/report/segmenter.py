@@ -30,9 +30,10 @@ from slotnorm.data.image_files import ENDINGS, PICTURES_OF_OTHERS, is_of_system,
 from slotnorm.data.resize import method_of, resize
 from slotnorm.errors import UserError, printable
 from slotnorm.evaluation.familiarity import FAR, times_validation
-from slotnorm.evaluation.label_maps import as_maps, labels_in_tiles, scaled_labels
+from slotnorm.evaluation.label_maps import labels_in_tiles, scaled_labels
 from slotnorm.metrics import count_objects
 from slotnorm.metrics.object_count import needed
+from slotnorm.metrics.segmentation import as_maps
 from slotnorm.models import SlotModel
 from slotnorm.report.safe_names import folder_name
 from slotnorm.report.segmentation import Segmentation, count_in_words, slot_palette

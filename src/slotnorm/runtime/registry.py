@@ -3,6 +3,7 @@
 import inspect
 import re
 import sys
+from collections.abc import Collection
 from typing import Generic, TypeVar
 
 from slotnorm.errors import UserError, nearest
@@ -40,14 +41,19 @@ class Registry(Generic[T]):
 
     def find(self, name: str) -> type[T]:
         """The class of that name; an unknown one is refused with those that exist."""
-        if name not in self._classes:
-            raise UserError(
-                f"there is no {self.kind} {name!r}; {nearest(name, self._classes)} "
-                "(one of your own is added by --plugin FILE, or by importing the module that defines it)"
-            )
+        require_known(self.kind, name, self._classes)
         return self._classes[name]
 
     def described(self) -> str:
         """Names with the first lines of their docstrings, for help."""
         first_lines = {name: inspect.cleandoc(cls.__doc__ or "").partition("\n")[0] for name, cls in self.all().items()}
         return "; ".join(f"{name} ({line.removesuffix('.')})" if line else name for name, line in first_lines.items())
+
+
+def require_known(kind: str, name: object, known: Collection[str]) -> None:
+    """Refuse a name that no class of a kind has."""
+    if not isinstance(name, str) or name not in known:
+        raise UserError(
+            f"there is no {kind} {name!r}; {nearest(str(name), known)} "
+            "(one of your own is added by --plugin FILE, or by importing the module that defines it)"
+        )

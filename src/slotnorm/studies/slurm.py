@@ -102,7 +102,7 @@ class Slurm(Launcher):
             relays = make_relays(jobs[start : start + _LONGEST_ARRAY], max(self.gpus, 1), self.nodes)
             try:
                 with contextlib.redirect_stderr(io.StringIO()):  # submitit also prints what it raises
-                    submitted = executor.submit_array([SlurmRelay(**_fields(relay)) for relay in relays])
+                    submitted = executor.submit_array([SlurmRelay(**dataclasses.asdict(relay)) for relay in relays])
             except _submitit().core.utils.FailedJobError as error:
                 self.cancel(tickets)  # of arrays before this one
                 raise UserError(f"SLURM refuses the jobs: {_words_of_slurm(str(error))}") from None
@@ -187,11 +187,7 @@ class SlurmRelay(Relay):
     def checkpoint(self) -> Any:
         """Have the command save; submitit puts the job back into the queue."""
         self.stop(unix.NEARLY_OVER)
-        return _submitit().helpers.DelayedSubmission(SlurmRelay(**_fields(self)))
-
-
-def _fields(relay: Relay) -> dict[str, Any]:
-    return {field.name: getattr(relay, field.name) for field in dataclasses.fields(relay)}
+        return _submitit().helpers.DelayedSubmission(SlurmRelay(**dataclasses.asdict(self)))
 
 
 def _submitit() -> Any:
