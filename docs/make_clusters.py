@@ -1,7 +1,7 @@
 """Compute what the paper's runs ask of a cluster, and where it would break: python docs/make_clusters.py.
 
 Writes the tables of docs/clusters.md. Sizes are those of the models that would be trained, and those measured on runs
-(`studies/costs.py`); hours are those that the experiments list; files were counted in a sweep on SLURM.
+(`studies/costs.py`); hours are those that the studies list; files were counted in a sweep on SLURM.
 """
 
 from pathlib import Path
@@ -27,7 +27,7 @@ def of_the_paper() -> list[Study]:
 
 def tables() -> str:
     """What each study costs, and what a shared file system sees of all."""
-    lines = ["| experiment | runs | GPU hours | one checkpoint | disk |", "|---|---|---|---|---|"]
+    lines = ["| study | runs | GPU hours | one checkpoint | disk |", "|---|---|---|---|---|"]
     total_runs, total_hours, total_disk, per_hour, files = 0, 0.0, 0, 0.0, 0
     for study in of_the_paper():
         runs, cost, recipe = len(study.norms) * len(study.seeds), cost_of(study.experiment), study.experiment.recipe

@@ -183,8 +183,8 @@ def _rules() -> str:
 
 
 def _full_scale() -> str:
-    """What the paper's own experiments would take: runs, estimated hours on one GPU, and the command."""
-    lines = [["experiment", "in the paper", "runs", "GPU hours per run", "all runs, days", "command"]]
+    """What the paper's own studies would take: runs, estimated hours on one GPU, and the command."""
+    lines = [["study", "in the paper", "runs", "GPU hours per run", "all runs, days", "command"]]
     for study in experiments.studies().values():
         if study.basis == experiments.ESTIMATE:
             runs = len(study.seeds) * len(study.norms)

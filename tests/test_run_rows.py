@@ -349,7 +349,7 @@ def test_an_experiment_with_a_name_of_its_own_is_tested_as_others_on_its_dataset
     tests = test_sets.find_tests(Run(tmp_path, own, 1, ""), None, None, data)
     assert [test.name for test in tests] == ["toy4", "toy7", "toy10"]
     unheard = dataclasses.replace(own, dataset="unheard-of")
-    with pytest.raises(UserError, match="no experiment that is registered has test sets of 'unheard-of'; give --data"):
+    with pytest.raises(UserError, match="no study that is registered has test sets of 'unheard-of'; give --data"):
         test_sets.find_tests(Run(tmp_path, unheard, 1, ""), None, None, data)
 
 

@@ -1,4 +1,4 @@
-"""What an experiment is: `Experiment` holds what studies vary, `Recipe` all that is fixed. Frozen; no torch."""
+"""What an experiment is: `Experiment` holds what differs between runs, `Recipe` what is fixed. Frozen; no torch."""
 
 import dataclasses
 import math

@@ -1,7 +1,7 @@
-"""The paper's experiments by name, and small ones of the same kind that train on two cores.
+"""The paper's studies and their experiments by name, and small ones of the same kind that train on two cores.
 
-An *experiment* is what a run trains. The runs of one experiment with several normalizations and seeds, and the sets
-that they are tested on, are its *study*; both go by the same name, as `toy`.
+An *experiment* is what one run trains, its normalization and seed included. Experiments that differ in these two alone
+are a *study*, with the sets that their runs are tested on, and share its name, as `toy`.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ class EvaluationSet:
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-    """The runs of one experiment: with which normalizations and seeds, how tested, where in the paper, at what cost."""
+    """Which normalizations and seeds are trained, how the runs are tested, where in the paper, at what cost."""
 
     experiment: Experiment
     """With the default normalization and the first seed; `dataclasses.replace` makes the others."""
@@ -266,7 +266,7 @@ _TRANSFERS = (
 
 
 def studies() -> dict[str, Study]:
-    """Every experiment that can be trained, by name."""
+    """Every study by name."""
     return {study.name: study for study in (*_PAPER, *_SMALL_ONES)}
 
 

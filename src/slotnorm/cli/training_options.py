@@ -39,7 +39,7 @@ _OWN_OPTIONS = [
 
 @dataclasses.dataclass(frozen=True)
 class _SweepOptions:
-    """Which runs of an experiment are trained."""
+    """Which runs of a study are trained."""
 
     norms: tuple[str, ...]
     """Normalizations; `all` is every one that is registered"""

@@ -59,7 +59,7 @@ def _print_table(rows: Sequence[Sequence[str]]) -> None:
 
 
 def experiments() -> None:
-    """List the experiments: where in the paper, (O, K), steps, seeds, and hours per run."""
+    """List the experiments by study: where in the paper, (O, K), steps, seeds, and hours per run."""
     from slotnorm.experiments import listing
 
     print(listing())
@@ -85,7 +85,7 @@ def train(arguments: list[str], prog: str) -> None:
 
 @reads_arguments
 def sweep(arguments: list[str], prog: str) -> None:
-    """Train an experiment with several normalizations and seeds: plan, skip what is finished, run."""
+    """Train the runs of a study, with several normalizations and seeds: plan, skip what is finished, run."""
     asked = parse_sweep(arguments, prog)
     if asked is None:
         return
@@ -172,10 +172,10 @@ def evaluate(
     Args:
         runs: folders of runs, or folders that hold them
         dataset: a test set (clevr6, clevr10, movi-d, toy, ...) or a dataset (clevr: its widest set); unless given, the
-            test sets of each run's experiment
-        slots: numbers of slots, as 3:24 (both included) or 5,10,15 (default: the experiment's, 3:24; toy 2:16)
+            test sets of each run's study
+        slots: numbers of slots, as 3:24 (both included) or 5,10,15 (default: the study's, 3:24; toy 2:16)
         objects: only scenes with so many, as 3:6 (both included)
-        scenes: how many are scored (default: the experiment's, 1280; toy 320)
+        scenes: how many are scored (default: the study's, 1280; toy 320)
         data: folder of the built set, or of its splits, when it is not in the cache
         csv: also write all rows here
         unfinished: evaluate the newest checkpoint of runs that are still training, too
@@ -295,13 +295,13 @@ def reproduce(
     """Everything for one figure or table of the paper: train what is missing, evaluate, report.
 
     Args:
-        name: an experiment, as `slotnorm experiments` lists them
+        name: a study, as `slotnorm experiments` lists them
         out: folder for runs/ and report/ (default: reproduce-NAME); the same command continues an interrupted one
-        norms: normalizations (default: the experiment's)
-        seeds: seeds (default: the experiment's)
+        norms: normalizations (default: the study's)
+        seeds: seeds (default: the study's)
         steps: train for fewer steps than the recipe says
-        scenes: how many test scenes are scored (default: the experiment's)
-        slots: numbers of slots to evaluate, as 3:24 (both included) or 5,10,15 (default: the experiment's)
+        scenes: how many test scenes are scored (default: the study's)
+        slots: numbers of slots to evaluate, as 3:24 (both included) or 5,10,15 (default: the study's)
         data: folder of the built set, or of its splits, when it is not in the cache
         device: where models run: auto (a GPU if there is one), cpu, cuda or mps
         retries: how often a job that its launcher lost, e.g. with a machine, is submitted again

@@ -20,7 +20,7 @@ class Training:
     data: Path | None = None
     """Folder of pictures, of a built set, or of its splits, when it is not in the cache; the run remembers it."""
     workers: int = 0
-    """Processes that read batches ahead."""
+    """Threads that read batches ahead."""
     validate_slots: tuple[int, ...] | None = None
     """Numbers of slots that validation scores, as 5 15 or 3:7 (default: K and three times it)."""
     device: str = "auto"

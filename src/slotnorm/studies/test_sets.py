@@ -30,7 +30,7 @@ def find_tests(
         return [OWN_TEST]
     planned = study_of(run)
     if planned is None:
-        raise UserError(f"no experiment that is registered has test sets of {run.experiment.dataset!r}; give --dataset")
+        raise UserError(f"no study that is registered has test sets of {run.experiment.dataset!r}; give --dataset")
     if objects is not None:
         return [evaluation_set(planned.tests[-1].name, objects)]
     scenes = run.experiment.scenes
