@@ -17,6 +17,7 @@ from slotnorm.config import require_seed
 from slotnorm.studies.launchers import RETRIES, Launcher, Local
 
 if TYPE_CHECKING:
+    from slotnorm.report.contents import Report
     from slotnorm.slot_attention import SlotAttention
 
 Slots = Annotated[
@@ -264,16 +265,21 @@ def report(
         metrics: metrics that figures show (default: all)
     """
     from slotnorm.report.drawing.choice import Choice
-    from slotnorm.report.prose import headline
     from slotnorm.report.writing import write_report
-    from slotnorm.training.runs import require_none_damaged
 
     choice = Choice(style, width, norms, metrics)
-    content = write_report(runs, out, data=data, models=models, rows=rows, device=device, choice=choice)
-    print(headline(content))
-    print(f"report: {out / 'report.md'}")
-    print(f"page: {out / 'index.html'}")
-    require_none_damaged(content.left_out)
+    _show(write_report(runs, out, data=data, models=models, rows=rows, device=device, choice=choice), out)
+
+
+def _show(report: "Report", folder: Path) -> None:
+    """What a report comes to, and where it is."""
+    from slotnorm.report.prose import headline
+    from slotnorm.training.runs import require_none_damaged
+
+    print(headline(report))
+    print(f"report: {folder / 'report.md'}")
+    print(f"page: {folder / 'index.html'}")
+    require_none_damaged(report.left_out)
 
 
 @launched(default=lambda: Local(jobs=os.cpu_count() or 1))
@@ -309,9 +315,7 @@ def reproduce(
         quick: train for fewer steps, as few as show the effect
     """
     from slotnorm.cli.reproduction import Reproduction, describe_plan, reproduce
-    from slotnorm.report.prose import headline
     from slotnorm.runtime import allocator
-    from slotnorm.training.runs import require_none_damaged
 
     allocator.keep_freed_memory()
     out = Path(f"reproduce-{name}") if out is None else out
@@ -320,11 +324,7 @@ def reproduce(
     if plan:
         print(describe_plan(asked))
         return
-    content = reproduce(asked)
-    print(headline(content))
-    print(f"report: {out / 'report' / 'report.md'}")
-    print(f"page: {out / 'report' / 'index.html'}")
-    require_none_damaged(content.left_out)
+    _show(reproduce(asked), asked.report)
 
 
 def segment(

@@ -45,8 +45,10 @@ class Decomposer:
         self._check_scenes()
         self.at_once = _scenes_at_once(model)
 
-    def groups(self, positions: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-        """The scenes at `positions` in groups: positions (at_once,), -1 for a blank."""
+    def groups(self, positions: NDArray[np.int64] | None = None) -> list[NDArray[np.int64]]:
+        """The scenes at `positions` (None: all) in groups: positions (at_once,), -1 for a blank."""
+        if positions is None:
+            positions = np.arange(len(self.scenes), dtype=np.int64)
         places = self.scenes.index[positions] % self.at_once
         order = np.argsort(places, kind="stable")
         firsts = np.searchsorted(places[order], np.arange(self.at_once))

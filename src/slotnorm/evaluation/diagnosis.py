@@ -85,7 +85,7 @@ def diagnose(
     decomposer, layer = Decomposer(model, scenes, iterations), _layer_on_cpu(model)
     images, pairs, statistics, decoded = {}, {}, {}, {}
     with evaluating(model):
-        groups = decomposer.groups(np.arange(len(scenes), dtype=np.int64))
+        groups = decomposer.groups()
         for k in sorted({*slots, train_slots}):
             measured = [_measure(decomposer, layer, group, k) for group in groups]
             images[k] = _in_order({name: [getattr(part, name) for part in measured] for name in _PER_IMAGE}, groups)

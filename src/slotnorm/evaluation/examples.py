@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ _SMALL_SIDE = 32  # up to this size reconstructions are kept for every K, above 
 _STEP = 5  # of 255: shares are kept in steps of two percent, which no eye can see, and the file stays small
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class _Record:
     """What a file of examples says besides its arrays."""
 
@@ -36,7 +35,7 @@ class _Record:
     facts: dict[str, Any]
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Examples:
     """Some scenes of a set as one run sees them; pixels are uint8."""
 
@@ -62,14 +61,8 @@ class Examples:
 
     def save(self, path: Path) -> None:
         """Write them sealed, as one .npz."""
-        record = {
-            "format": _FORMAT,
-            "run": self.run,
-            "norm": self.norm,
-            "dataset": self.dataset,
-            "facts": dict(self.facts),
-        }
-        arrays: dict[str, Any] = {"record": archives.as_text(record), "scenes": self.scenes}
+        record = _Record(_FORMAT, self.run, self.norm, self.dataset, dict(self.facts))
+        arrays: dict[str, Any] = {"record": archives.as_text(dataclasses.asdict(record)), "scenes": self.scenes}
         arrays |= {"images": self.images, "labels": self.labels}
         arrays |= {f"masks-{k}": masks for k, masks in self.masks.items()}
         arrays |= {f"reconstruction-{k}": pixels for k, pixels in self.reconstructions.items()}
@@ -137,7 +130,7 @@ def make_examples(
     `names` are run, norm, dataset and facts. The slots start from the noise of the evaluation.
     """
     decomposer = Decomposer(model, scenes, iterations)
-    groups = decomposer.groups(np.arange(len(scenes), dtype=np.int64))
+    groups = decomposer.groups()
     in_colour = model.input == "images"
     wanted, small = set(reconstruct_at), model.input_shape[0] <= _SMALL_SIDE
     masks: dict[int, Any] = {k: [] for k in sorted({*slots, *wanted})}

@@ -7,7 +7,6 @@ are exchangeable: no statistic looks at a slot's number.
 
 import dataclasses
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -93,7 +92,7 @@ def judge(model: SlotModel, scenes: Scenes, slots: int | None = None, seed: int 
     labels, effective = [], []
     with evaluating(model):
         noise = decomposer.common_noise(seed, slots)
-        for group in decomposer.groups(np.arange(len(judged), dtype=np.int64)):
+        for group in decomposer.groups():
             _, tokens = decomposer.encode(group)
             masks = as_maps(decomposer.decompose(tokens, noise, reconstruct=False).masks)[torch.from_numpy(group >= 0)]
             labels.append(labels_from_masks(masks))

@@ -4,7 +4,7 @@ The header of a file says, in `scenes_of_slots`, which scenes each K was scored 
 for more of them than others. A file without it is of the first form, and its header speaks of its one K.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -81,14 +81,10 @@ def put_together(parts: Mapping[int, Rows], header: Mapping[str, Any]) -> Rows:
 def scenes_of(rows: Rows) -> list[dict[str, Any]]:
     """What a header says of the scenes of each K: how many, and a hash of which; different ones once each."""
     descriptions = (rows.header.get(_BY_SLOTS) or {}).values() or [{name: rows.header.get(name) for name in _OF_SCENES}]
-    return _once(descriptions)
-
-
-def _once(documents: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     different: list[dict[str, Any]] = []
-    for document in documents:
-        if document not in different:
-            different.append(document)
+    for description in descriptions:
+        if description not in different:
+            different.append(description)
     return different
 
 

@@ -136,8 +136,9 @@ def make_observers(asked: Sequence[str | Observer]) -> list[Observer]:
     for wanted in dict.fromkeys(asked):
         if not isinstance(wanted, str | Observer):
             raise UserError(f"{wanted!r} is neither an Observer nor the name of one; {nearest('', _registry.all())}")
-        observers.append(_make(_registry.find(wanted)) if isinstance(wanted, str) else wanted)
-        _require_package(observers[-1])
+        kind = _registry.find(wanted) if isinstance(wanted, str) else type(wanted)
+        _require_package(kind)
+        observers.append(_make(kind) if isinstance(wanted, str) else wanted)
     return observers
 
 
@@ -148,7 +149,6 @@ def require_observers(names: Sequence[str]) -> None:
 
 
 def _make(observer: type[Observer]) -> Observer:
-    _require_package(observer)
     try:
         return observer()
     except Exception as error:
@@ -159,7 +159,7 @@ def _make(observer: type[Observer]) -> Observer:
         ) from error
 
 
-def _require_package(observer: Observer | type[Observer]) -> None:
+def _require_package(observer: type[Observer]) -> None:
     top = (observer.package or "").partition(".")[0]  # a part of a package is there where the package is
     if top and importlib.util.find_spec(top) is None:
         raise UserError(
