@@ -10,16 +10,12 @@ from typing import Any, ClassVar
 import pytest
 
 import processes
-import tiny
 from slotnorm.cli import verbs
 from slotnorm.errors import Locked, UserError
 from slotnorm.runtime.signals import Stop
-from slotnorm.studies import jobs, options
+from slotnorm.studies import jobs
 from slotnorm.studies.jobs import Task, complete, read_note
 from slotnorm.studies.launchers import Job, Launcher, Local, State, launchers
-from slotnorm.training.experiment_file import write_experiment
-from slotnorm.training.loop import train
-from slotnorm.training.runs import Run
 
 STEPS = 5
 
@@ -382,7 +378,6 @@ def test_an_unknown_launcher_is_refused_with_those_that_exist(capsys: pytest.Cap
 
 PLUGIN = '''
 import dataclasses
-import subprocess
 from typing import ClassVar
 
 from slotnorm.studies.launchers import Launcher
@@ -390,60 +385,15 @@ from slotnorm.studies.launchers import Launcher
 
 @dataclasses.dataclass
 class Careless(Launcher):
-    """One process after the other; the first start of every job is lost."""
+    """Takes an option's name."""
 
     name: ClassVar[str] = "careless"
-
-    label: str = "none"
-    """What is written into the log before each job"""
-
-    def __post_init__(self):
-        self.codes = {}
-        self.seen = set()
-
-    def submit(self, jobs):
-        for job in jobs:
-            ticket = f"{job.folder.name}-{len(self.codes)}"
-            self.codes[ticket] = "lost"
-            if job.folder in self.seen:
-                with open(job.log, "a") as log:
-                    print(self.label, file=log, flush=True)
-                    self.codes[ticket] = subprocess.run(job.command, stdout=log, stderr=log).returncode
-            self.seen.add(job.folder)
-        return list(self.codes)[-len(jobs):]
-
-    def watch(self, tickets):
-        return [self.codes.get(ticket, "lost") for ticket in tickets]
-
-    def cancel(self, tickets, number=None):
-        pass
+    data: str = "none"
 '''
 
 
-def test_a_launcher_from_a_plugin_sweeps_and_has_options_of_its_own(tmp_path: Path) -> None:
-    """In a process of its own, with the same weights as without any launcher."""
-    data = tiny.build_scenes(tmp_path / "data").directory
-    (tmp_path / "careless.py").write_text(PLUGIN)
-    write_experiment(tmp_path / "asked.json", tiny.experiment())
-    words = options.words(options.Training(tiny.experiment(), tmp_path / "runs", data), tmp_path / "asked.json")
-    more = ["--norms", "layer_norm", "--seeds", "1", "--plugin", str(tmp_path / "careless.py"), "--on", "careless"]
-    command = processes.Command(["sweep", *words, *more, "--label", "here"], tmp_path / "log")
-    assert command.wait() == 0, command.said
-    run = Run.open(tmp_path / "runs" / "toy-layer_norm-1")
-    assert run.finished
-    assert (run.path / "log.txt").read_text().startswith("here\n")
-    assert not (run.path / "job.json").exists()
-    assert not (run.path / "asked.json").exists()
-    plain = train(tiny.experiment("layer_norm"), tmp_path / "plain", data=data)
-    assert weights(run) == weights(plain)
-
-
-def weights(run: Run) -> dict[str, Any]:
-    return {name: tensor.tolist() for name, tensor in run.weights().tensors.items()}
-
-
 def test_a_plugin_whose_option_is_taken_is_told_to_rename_it(tmp_path: Path) -> None:
-    (tmp_path / "careless.py").write_text(PLUGIN.replace("label: str", "data: str"))
+    (tmp_path / "careless.py").write_text(PLUGIN)
     words = ["sweep", "toy", "--on", "careless", "--plugin", str(tmp_path / "careless.py")]
     sentence = "launcher careless has the field data, but --data is an option of every sweep; rename the field"
     assert processes.run_command(tmp_path, *words) == (2, f"slotnorm: {sentence}\n")

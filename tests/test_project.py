@@ -8,7 +8,6 @@ import runpy
 import subprocess
 import sys
 import tomllib
-import venv
 from pathlib import Path
 
 import pytest
@@ -172,34 +171,6 @@ def test_everything_imported_is_declared():
     used = {name.split(".")[0] for path in modules() for name in imports_of(path)}
     third = {name for name in used if name not in sys.stdlib_module_names and name != "slotnorm"}
     assert {DISTRIBUTION.get(name, name) for name in third} <= declared
-
-
-def test_the_wheel_installs_into_a_fresh_environment(tmp_path):
-    pip = [sys.executable, "-m", "pip"]
-    build = [*pip, "wheel", "--no-deps", "--no-build-isolation", "-q", "-w", str(tmp_path), str(ROOT)]
-    subprocess.run(build, check=True, capture_output=True)
-    (wheel,) = tmp_path.glob("slotnorm-*.whl")
-    environment = tmp_path / "environment"
-    venv.create(environment, symlinks=True)
-    python = environment / "bin" / "python"
-    install = [*pip, "--python", python, "install", "-q", "--no-deps", "--no-index", wheel]
-    subprocess.run(install, check=True, capture_output=True)
-    # the dependencies are those of the environment that runs the tests; slotnorm itself must come from the wheel
-    (packages,) = environment.glob("lib/python*/site-packages")
-    paths = [path for path in sys.path if path.endswith("site-packages")]
-    (packages / "dependencies.pth").write_text("\n".join(paths))
-    code = (
-        "import slotnorm, torch; from pathlib import Path\n"
-        f"assert Path(slotnorm.__file__).is_relative_to({str(environment)!r}), slotnorm.__file__\n"
-        "assert (Path(slotnorm.__file__).parent / 'py.typed').exists()\n"
-        "print(slotnorm.SlotAttention(8)(torch.ones(1, 4, 8), 2)[0].shape)"
-    )
-    done = subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert done.stdout.strip() == "torch.Size([1, 2, 8])", done.stderr
-    listed = subprocess.run(
-        [environment / "bin" / "slotnorm", "experiments"], capture_output=True, text=True, cwd=tmp_path, check=False
-    )
-    assert "clevr-6-7" in listed.stdout, listed.stderr
 
 
 @pytest.mark.parametrize("name", ["normalizations", "architecture", "metrics", "clusters"])

@@ -13,6 +13,7 @@ import tiny
 from slotnorm import normalization
 from slotnorm.cli import verbs
 from slotnorm.errors import UserError
+from slotnorm.storage.fingerprints import fingerprint
 from slotnorm.storage.seals import write_sealed
 from slotnorm.studies import jobs, launchers, options, sweep
 from slotnorm.studies.launchers import Local
@@ -50,6 +51,9 @@ def test_a_sweep_trains_what_is_missing_and_a_second_one_skips_it(
     verbs.main(command)
     assert capsys.readouterr().out.count("was finished already") == 4
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+    swept = Run.open(tmp_path / "toy-batch_norm-1")
+    plain = train(tiny.experiment("batch_norm"), tmp_path / "plain", data=data)
+    assert fingerprint(swept.weights().tensors) == fingerprint(plain.weights().tensors)
 
 
 @pytest.mark.usefixtures("quick_jobs")

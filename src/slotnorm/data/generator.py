@@ -177,10 +177,10 @@ def build(
         return builder.finish()
 
 
-def cached(spec: SceneSpec, num: int, jobs: int | None = None) -> Scenes:
+def cached(spec: SceneSpec, num: int) -> Scenes:
     """The first `num` scenes of a spec from `$SLOTNORM_CACHE/data/generated/HASH`, made when they are not there.
 
     A folder there for each number of scenes that was made; see `open_or_build`.
     """
     folder = cache_folder() / "data" / "generated" / identify(spec)
-    return open_or_build(folder, num, lambda directory, start: build(spec, num, directory, jobs, start))
+    return open_or_build(folder, num, lambda directory, start: build(spec, num, directory, start=start))

@@ -5,7 +5,6 @@ that objects keep the pixels at their borders; a slot that holds all of it wins 
 only that is seen by making the background's slot weaker before the argmax.
 """
 
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -25,7 +24,7 @@ def divided_name(divisor: int) -> str:
     return f"f_ari/{divisor}"
 
 
-def measure_background(masks: Tensor, true: Tensor, divisors: Sequence[int] = DIVISORS) -> dict[str, Tensor]:
+def measure_background(masks: Tensor, true: Tensor) -> dict[str, Tensor]:
     """Of each image, by name, (B,) float64: masks (B, K, h, w) or (B, K, N), true (B, H, W), 0 is background.
 
     The background's slot is the one with the largest sum of its mask over true background.
@@ -45,7 +44,7 @@ def measure_background(masks: Tensor, true: Tensor, divisors: Sequence[int] = DI
         SHARE: mass.amax(dim=1) / mass.sum(dim=1),  # 0 / 0 is NaN
         TAKEN: won.sum(dim=(1, 2)).double() / foreground.sum(dim=(1, 2)),
     }
-    for divisor in divisors:
+    for divisor in DIVISORS:
         weaker = masks.clone()
         weaker[torch.arange(len(masks), device=masks.device), slot] /= divisor
         measured[divided_name(divisor)] = adjusted_rand_index(compared, comparable_labels(weaker, true)[1])

@@ -31,7 +31,7 @@ class Convolution(nn.Conv2d):
 
     def forward(self, images: Tensor) -> Tensor:
         if self.stride == (1, 1) and _is_fast(images, self.weight):
-            return _convolve(images, self.weight, self.bias)
+            return _Convolve.apply(images, self.weight, self.bias)  # type: ignore[no-any-return]
         return conv2d(images, self.weight, self.bias, self.stride, self.padding)
 
 
@@ -43,7 +43,7 @@ class TransposedConvolution(nn.ConvTranspose2d):
 
     def forward(self, images: Tensor, output_size: list[int] | None = None) -> Tensor:
         if self.stride == (1, 1) and _is_fast(images, self.weight):
-            return _convolve(images, _turn(self.weight), self.bias)
+            return _Convolve.apply(images, _turn(self.weight), self.bias)  # type: ignore[no-any-return]
         padding, beyond = self.kernel_size[0] // 2, self.output_padding
         if self.bias is not None and _has_channels_last(images):
             if torch.is_grad_enabled():
@@ -126,10 +126,6 @@ def _convolve_pairs(images: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     outputs = conv2d(images, pairs, bias.repeat(2), stride=(1, 2), padding=weight.shape[2] // 2)
     pixels: Tensor = outputs.permute(0, 2, 3, 1).unflatten(3, (2, -1)).flatten(2, 3)
     return pixels.permute(0, 3, 1, 2)
-
-
-def _convolve(images: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    return _Convolve.apply(images, weight, bias)  # type: ignore[no-any-return]
 
 
 class _Convolve(torch.autograd.Function):
