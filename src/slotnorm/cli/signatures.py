@@ -83,7 +83,7 @@ class Option:
 
 
 def of_function(verb: Callable[..., Any]) -> list[Option]:
-    """A parameter, an option; its help is the parameter's line in the docstring."""
+    """An option per parameter; its help is the parameter's line in the docstring."""
     hints, explained = typing.get_type_hints(verb, include_extras=True), _explained(inspect.getdoc(verb) or "")
     options = []
     for name, parameter in inspect.signature(verb).parameters.items():
@@ -93,7 +93,7 @@ def of_function(verb: Callable[..., Any]) -> list[Option]:
 
 
 def of_dataclass(value: Any, prefix: str = "", group: str = "") -> list[Option]:
-    """A field, an option, with the value it has as default; a dataclass inside gives options of its own.
+    """An option per field, with the value it has as default; a dataclass inside gives options of its own.
 
     A field called `experiment` adds no name to those inside it. Fields inside that are None stay so.
     """

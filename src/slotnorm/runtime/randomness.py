@@ -17,7 +17,7 @@ def generator(seed: int, purpose: str, *indices: int) -> np.random.Generator:
 
 
 def coins(seed: int, purpose: str, keys: Sequence[tuple[int, ...]]) -> NDArray[np.bool_]:
-    """One fair coin a key, (len(keys),): row b depends on (seed, purpose, keys[b]) alone.
+    """One fair coin per key, (len(keys),): row b depends on (seed, purpose, keys[b]) alone.
 
     A bit of the key's hash: a generator for each key would take ten times longer.
     """
@@ -30,7 +30,7 @@ def _digest(seed: int, purpose: str, indices: tuple[int, ...]) -> bytes:
 
 
 def slot_noise(seed: int, purpose: str, keys: list[tuple[int, ...]], slots: int, dim: int) -> NDArray[np.float32]:
-    """Standard normal (len(keys), slots, dim), one key a row: row b depends on (seed, purpose, keys[b]) alone."""
+    """Standard normal (len(keys), slots, dim): row b depends on (seed, purpose, keys[b]) alone."""
     noise = np.empty((len(keys), slots, dim), dtype=np.float32)
     for row, key in zip(noise, keys, strict=True):
         generator(seed, purpose, *key).standard_normal(out=row, dtype=np.float32)
