@@ -307,15 +307,15 @@ def test_two_launchers_on_one_folder_make_nothing_twice(
     engines = Engine(seed, trouble=0.3), Engine(seed + 100, trouble=0.3)
     first = [Work(tmp_path / f"work-{number}") for number in range(6)]
     second = [Work(task.path) for task in first]
-    desks = [
-        jobs._Desk([jobs._Entry(task, 0) for task in tasks], Unreliable(engine), 50)
+    dispatchers = [
+        jobs._Dispatcher([jobs._Entry(task, 0) for task in tasks], Unreliable(engine), 50)
         for tasks, engine in zip((first, second), engines, strict=True)
     ]
-    while any(desk.open_entries for desk in desks):
-        for desk in desks:
-            desk.submit()
+    while any(dispatcher.open_entries for dispatcher in dispatchers):
+        for dispatcher in dispatchers:
+            dispatcher.submit()
             jobs.time.sleep(0.5)
-            desk.look()
+            dispatcher.look()
     assert {task.state for task in [*first, *second]} == {"finished"}
     assert made(first) == [WHOLE] * 6
 

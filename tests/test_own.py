@@ -19,7 +19,7 @@ from slotnorm.evaluation.rows import Rows
 from slotnorm.models import weights
 from slotnorm.models.building import build
 from slotnorm.report.reading import read
-from slotnorm.studies.own import fit_to_features, fit_to_images
+from slotnorm.studies.own_pictures import fit_to_features, fit_to_images
 from slotnorm.studies.run_evaluation import plan_evaluations, read_judgement
 from slotnorm.training.experiment_scenes import training_scenes, validation_scenes
 from slotnorm.training.loop import train

@@ -15,8 +15,8 @@ import tiny
 from own_pictures import draw, write_pictures
 from slotnorm.cli.verbs import main
 from slotnorm.errors import UserError
-from slotnorm.evaluation.familiarity import validation_error
 from slotnorm.evaluation.label_maps import labels_in_tiles, scaled_labels
+from slotnorm.evaluation.out_of_distribution import validation_error
 from slotnorm.metrics.object_count import MOST_BORDER, SMALLEST, needed
 from slotnorm.models import parts, weights
 from slotnorm.models.building import build
@@ -223,7 +223,7 @@ def test_names_keep_the_letters_of_every_script_and_nothing_that_harms():
     assert folder_name("../..") == "unnamed"
 
 
-# ---------------------------------------------------------------------------------------------------- familiarity
+# ---------------------------------------------------------------------------------------------------- out of distribution
 
 
 def trained_with(error: float | None):

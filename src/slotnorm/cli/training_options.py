@@ -161,7 +161,7 @@ def _fit_to_pictures(chosen: _Chosen) -> _Chosen:
     asked = {key: take_value(chosen.words, f"--{key}", "a value")[0] for key in ("data", "size", "features", "weights")}
     if asked["data"] is None:
         raise UserError(f"{chosen.prog} needs --data FOLDER: a folder of your pictures, or a set made of them")
-    from slotnorm.studies.own import fit_to_features, fit_to_images
+    from slotnorm.studies.own_pictures import fit_to_features, fit_to_images
 
     data = Path(asked["data"])
     if asked["features"] is not None:

@@ -5,7 +5,6 @@ that objects keep the pixels at their borders; a slot that holds all of it wins 
 only that is seen by making the background's slot weaker before the argmax.
 """
 
-
 import torch
 from torch import Tensor
 from torch.nn.functional import interpolate

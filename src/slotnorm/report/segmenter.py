@@ -29,8 +29,8 @@ from slotnorm.data.backbones import FrozenBackbone
 from slotnorm.data.image_files import ENDINGS, PICTURES_OF_OTHERS, is_of_system, read_image
 from slotnorm.data.resize import method_of, resize
 from slotnorm.errors import UserError, printable
-from slotnorm.evaluation.familiarity import FAR, times_validation
 from slotnorm.evaluation.label_maps import labels_in_tiles, scaled_labels
+from slotnorm.evaluation.out_of_distribution import FAR, times_validation
 from slotnorm.metrics import count_objects
 from slotnorm.metrics.object_count import needed
 from slotnorm.metrics.segmentation import as_maps

@@ -113,25 +113,25 @@ def complete(tasks: Sequence[Task], launcher: Launcher, what: str, retries: int 
     tasks = _waiting(tasks)
     if tasks:
         launcher.check([task.path for task in tasks])
-    desk = _Desk([_Entry(task, task.progress) for task in tasks], launcher, retries)
+    dispatcher = _Dispatcher([_Entry(task, task.progress) for task in tasks], launcher, retries)
     sentence = ""
-    with Stop() as stop, Progress(what, sum(task.size for task in tasks), desk.progress) as progress:
+    with Stop() as stop, Progress(what, sum(task.size for task in tasks), dispatcher.progress) as progress:
         try:
-            desk.take_over()
+            dispatcher.take_over()
             pause = _SECONDS_BETWEEN_LOOKS
-            while desk.open_entries and not stop.signal:
-                desk.submit()
+            while dispatcher.open_entries and not stop.signal:
+                dispatcher.submit()
                 time.sleep(pause)
                 began = time.monotonic()
-                desk.look()
+                dispatcher.look()
                 pause = max(_SECONDS_BETWEEN_LOOKS, _REST * (time.monotonic() - began))
-                progress.advance(max(desk.progress - progress.done, 0), note=desk.counted)
+                progress.advance(max(dispatcher.progress - progress.done, 0), note=dispatcher.counted)
         except BaseException:
-            desk.give_up(stop.signal or signal.SIGTERM)
+            dispatcher.give_up(stop.signal or signal.SIGTERM)
             raise
         if stop.signal:
-            sentence = desk.leave(stop.signal)
-    if stop.signal and desk.open_entries:
+            sentence = dispatcher.leave(stop.signal)
+    if stop.signal and dispatcher.open_entries:
         error = UserError(f"stopped by {stop.signal.name}; {sentence}")
         error.exit_code = 128 + stop.signal
         raise error
@@ -169,7 +169,7 @@ class _Entry:
     done_since: float | None = None
 
 
-class _Desk:
+class _Dispatcher:
     """Gives jobs to a launcher and takes back what became of them."""
 
     def __init__(self, entries: Sequence[_Entry], launcher: Launcher, retries: int) -> None:

@@ -15,7 +15,7 @@ from slotnorm.data.cache import cache_folder, set_folder
 from slotnorm.data.features import compute, described
 from slotnorm.data.generator import cached, provenance
 from slotnorm.data.manifest import MANIFEST
-from slotnorm.data.pictures import is_pictures, open_pictures
+from slotnorm.data.picture_folder import is_pictures, open_pictures
 from slotnorm.data.prefix_cache import open_or_build
 from slotnorm.data.scenes import Scenes
 from slotnorm.errors import UserError

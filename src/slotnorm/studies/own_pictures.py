@@ -9,7 +9,7 @@ from slotnorm.config import Experiment, FeatureModel, ImageModel
 from slotnorm.data.cache import cache_folder
 from slotnorm.data.folder import survey
 from slotnorm.data.manifest import MANIFEST
-from slotnorm.data.pictures import is_pictures, middle_side, open_pictures
+from slotnorm.data.picture_folder import is_pictures, middle_side, open_pictures
 from slotnorm.data.scenes import Scenes
 from slotnorm.errors import UserError
 from slotnorm.experiments import OWN_SIZES, own_model
