@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from slotnorm import experiments
+from slotnorm.config import SLOTS_FACTOR
 from slotnorm.experiments import MAIN
 from slotnorm.report.appearance import fixed, looks, signed
 from slotnorm.report.claims.checking import claims, in_short
@@ -166,7 +167,7 @@ def main_figure(contents: SectionContents) -> bytes:
 def main_strip(contents: SectionContents) -> bytes:
     """The first scenes with three times the training K: the baseline beside batch norm, as PNG."""
     assert contents.illustration is not None
-    return scene_strip(contents.illustration, STRIP, 3 * contents.section.train_slots, range(STRIP_SCENES))
+    return scene_strip(contents.illustration, STRIP, SLOTS_FACTOR * contents.section.train_slots, range(STRIP_SCENES))
 
 
 def _claims(report: Report) -> str:

@@ -15,7 +15,7 @@ import torch
 from computed_tables import ROOT, markdown, published_models, put
 
 import slotnorm as sn
-from slotnorm.config import ImageModel
+from slotnorm.config import SLOTS_FACTOR, ImageModel
 from slotnorm.data.scenes import Scenes
 from slotnorm.experiments import MAIN, studies
 from slotnorm.models import SlotModel
@@ -75,7 +75,7 @@ def over_sizes(models: dict[str, list[SlotModel]], num: int) -> str:
 
 
 def numbers_of_slots() -> tuple[int, int]:
-    return STUDY.experiment.slots, 3 * STUDY.experiment.slots
+    return STUDY.experiment.slots, SLOTS_FACTOR * STUDY.experiment.slots
 
 
 def means_of(model: SlotModel, scenes: Scenes, iterations: int | None = None) -> list[float]:

@@ -223,7 +223,7 @@ def test_names_keep_the_letters_of_every_script_and_nothing_that_harms():
     assert folder_name("../..") == "unnamed"
 
 
-# ---------------------------------------------------------------------------------------------------- out of distribution
+# ------------------------------------------------------------------------------------------------ out of distribution
 
 
 def trained_with(error: float | None):

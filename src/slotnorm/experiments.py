@@ -15,6 +15,10 @@ OTHERS = ("weighted_mean", "layer_norm")
 PROPOSED = ("weighted_sum", "batch_norm")  # by the paper
 MAIN = (*OTHERS, *PROPOSED)
 ABLATED = ("unnormalized", "kd_layer_norm")
+# the protocol's, for all that does not say its own
+TEST_SCENES = 1280
+TEST_SLOTS = (3, 24)  # fewest and most
+ANY_NUMBER = (0, 255)  # of objects: also where nobody counted them
 
 # One training step's floating-point operations (3 times the forward pass, counted from the layers), at this rate:
 ESTIMATE = "estimated, one GPU at 40 TFLOP/s"
@@ -52,8 +56,8 @@ class Study:
     norms: tuple[str, ...] = MAIN
     shown_with: str | None = None
     """The study whose runs are shown in the same figures."""
-    test_scenes: int = 1280
-    test_slots: tuple[int, int] = (3, 24)
+    test_scenes: int = TEST_SCENES
+    test_slots: tuple[int, int] = TEST_SLOTS
     """Fewest and most slots that it is evaluated with."""
     quick_steps: int | None = None
     """Steps after which the effect can be seen already, where that is known: `reproduce --quick`."""
@@ -164,7 +168,8 @@ _OWN = Recipe(
     steps=15_000, batch_size=16, learning_rate=1e-3, warmup_steps=1_000, half_life=None, cosine_to=0.02, clip=1.0,
     evaluation_iterations=5, flip=True, checkpoint_every=1_000, validate_every=500, validation_scenes=128,
 )  # fmt: skip
-_OWN_TEST = EvaluationSet(OWN, OWN, (0, 255))
+OWN_TEST = EvaluationSet(OWN, OWN, ANY_NUMBER)
+"""What a run is evaluated on that was trained on a folder without test scenes: those that training left out."""
 
 
 def _generated(
@@ -249,7 +254,7 @@ _SMALL_ONES = (
     ),
     Study(
         Experiment(OWN, OWN, 8, _OWN),
-        "your pictures: --data FOLDER", (1,), 0.9, _SCALED, (_OWN_TEST,), test_scenes=128,
+        "your pictures: --data FOLDER", (1,), 0.9, _SCALED, (OWN_TEST,), test_scenes=128,
     ),
 )  # fmt: skip
 

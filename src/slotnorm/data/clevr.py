@@ -23,6 +23,7 @@ from slotnorm.data.resize import Method, method_of, nearest_positions, resize
 from slotnorm.data.scenes import Scenes
 from slotnorm.data.tfrecord import Example, RecordError, records
 from slotnorm.errors import UserError, nearest
+from slotnorm.experiments import TEST_SCENES, evaluation_sets
 from slotnorm.runtime.progress import Progress
 from slotnorm.storage import files
 
@@ -31,8 +32,6 @@ _log = logging.getLogger(__name__)
 Crop = Literal["centre", "slot-attention-2020"]
 
 SPLITS = (70_000, 15_000, 15_000)  # train, val, test, in file order
-TEST_SCENES = 1_280  # how many test scenes are evaluated, docs/evaluation.md
-TEST_SETS = {"clevr6": 6, "clevr10": 10}  # name -> most objects
 PROPERTIES = {
     "shape": ("cube", "cylinder", "sphere"),
     "size": ("small", "large"),
@@ -128,14 +127,15 @@ def convert(
 
 def write_test_sets(test: Scenes, folder: Path) -> None:
     """`clevr6.json` and `clevr10.json` in `folder`: the test scenes with so many objects that evaluation uses."""
-    for name, most in TEST_SETS.items():
-        if (test.counts <= most).any():
+    for known in evaluation_sets().values():
+        most = known.objects[1]
+        if known.dataset == "clevr" and (test.counts <= most).any():
             chosen = test.filter(max_objects=most).sample(TEST_SCENES)
             manifest = {
-                "dataset": name, "split": "test", "max_objects": most, "order": "SHA-256 of the scene's index",
+                "dataset": known.name, "split": "test", "max_objects": most, "order": "SHA-256 of the scene's index",
                 "fingerprint": test.fingerprint, "scenes": len(chosen), "indices": chosen.index.tolist(),
             }  # fmt: skip
-            files.write(folder / f"{name}.json", json.dumps(manifest).encode() + b"\n")
+            files.write(folder / f"{known.name}.json", json.dumps(manifest).encode() + b"\n")
 
 
 class _Preparation:

@@ -23,6 +23,7 @@ from slotnorm.errors import DamagedFile, NonFinite, UserError, nearest
 from slotnorm.evaluation.decomposer import Decomposer, evaluating
 from slotnorm.evaluation.measurement import Column, Measurement
 from slotnorm.evaluation.rows import MISSING, Rows
+from slotnorm.experiments import TEST_SLOTS
 from slotnorm.metrics import Metric, all_metrics
 from slotnorm.models import SlotModel
 from slotnorm.storage import archives
@@ -30,7 +31,7 @@ from slotnorm.storage.fingerprints import fingerprint
 from slotnorm.storage.seals import digest
 from slotnorm.storage.serialization import to_document
 
-SLOTS = range(3, 25)
+SLOTS = range(TEST_SLOTS[0], TEST_SLOTS[1] + 1)
 SOURCES = ("masks", "attention")
 _VERSION = 1  # of what rows mean: raised when any value changes, so that old ones are not mixed with new ones
 _SECONDS_A_PART = 20.0  # what an interruption may cost

@@ -7,10 +7,10 @@ from torch import Tensor
 
 from slotnorm.errors import UserError
 
-# property vectors: shape 3, size 2, material 2, colour 8 (one-hot each), x y z, real-object flag
-_ATTRIBUTES = (3, 2, 2, 8)
-_POSITION = slice(sum(_ATTRIBUTES), sum(_ATTRIBUTES) + 3)
-_PROPERTIES = sum(_ATTRIBUTES) + 4
+ATTRIBUTES = {"shape": 3, "size": 2, "material": 2, "color": 8}
+"""Property vectors have these, one-hot each, then x y z and the real-object flag."""
+_POSITION = slice(sum(ATTRIBUTES.values()), sum(ATTRIBUTES.values()) + 3)
+_PROPERTIES = _POSITION.stop + 1
 _POSITION_SCALE = 6.0  # positions are stored as (c + 3) / 6, distances are meant in scene units
 
 
@@ -55,7 +55,7 @@ def average_precision(predictions: Tensor, targets: Tensor, distance: float = 0.
 
 def _attributes(properties: Tensor) -> Tensor:
     """The most probable shape, size, material and colour: (..., 19) -> (..., 4)."""
-    parts = torch.split(properties[..., : sum(_ATTRIBUTES)], list(_ATTRIBUTES), dim=-1)
+    parts = torch.split(properties[..., : _POSITION.start], list(ATTRIBUTES.values()), dim=-1)
     return torch.stack([part.max(dim=-1).indices for part in parts], dim=-1)
 
 

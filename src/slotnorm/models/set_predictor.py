@@ -10,13 +10,13 @@ from torch.nn.functional import huber_loss, one_hot, pad
 from slotnorm.config import Protocol
 from slotnorm.errors import UserError
 from slotnorm.initialization import Initialization
+from slotnorm.metrics.precision import ATTRIBUTES
 from slotnorm.models.image_autoencoder import ImageEncoder
 from slotnorm.models.parts import Decomposition, SlotModel, check_positive, draw_glorot, multilayer
 from slotnorm.normalization import Normalization
 from slotnorm.slot_attention import SlotAttention
 
 _HEAD = 64  # the width of the head's hidden layer, whatever the slots' is
-_ATTRIBUTES = {"shape": 3, "size": 2, "material": 2, "color": 8}
 _COORDINATES = ("x", "y", "z")
 
 
@@ -136,15 +136,15 @@ def property_targets(properties: Mapping[str, Tensor], protocol: Protocol = "pap
     O' is O, or `at_least` if that is more: the rest is padding, which predictors learn to call empty. Positions are
     (c + 3) / 6 and padding is all zero; the authors scale z by its own range [0.35, 0.7], padding included.
     """
-    if missing := [name for name in (*_ATTRIBUTES, *_COORDINATES) if name not in properties]:
+    if missing := [name for name in (*ATTRIBUTES, *_COORDINATES) if name not in properties]:
         raise UserError(
             f"these scenes have no property {missing[0]!r}; a set predictor needs shape, size, material, color, x, y, z"
         )
     missing_rows = max(at_least - properties["shape"].shape[1], 0)
-    properties = {name: pad(properties[name], (0, missing_rows)) for name in (*_ATTRIBUTES, *_COORDINATES)}
+    properties = {name: pad(properties[name], (0, missing_rows)) for name in (*ATTRIBUTES, *_COORDINATES)}
     real = (properties["shape"] > 0)[..., None]
     # code 0 is padding and becomes a row of zeros
-    attributes = [one_hot(properties[name].long(), classes + 1)[..., 1:] for name, classes in _ATTRIBUTES.items()]
+    attributes = [one_hot(properties[name].long(), classes + 1)[..., 1:] for name, classes in ATTRIBUTES.items()]
     x, y, z = (properties[name].float() for name in _COORDINATES)
     if protocol == "paper":
         position = torch.stack([(x + 3) / 6, (y + 3) / 6, (z + 3) / 6], dim=-1) * real

@@ -8,12 +8,19 @@ import torch
 from slotnorm.data import load
 from slotnorm.data.scenes import Scenes
 from slotnorm.errors import UserError
-from slotnorm.evaluation.scoring import SLOTS
-from slotnorm.experiments import EvaluationSet, Study, evaluation_set, evaluation_sets, studies
-from slotnorm.training.run_data import OWN_TEST, is_own, remembered, scenes_of
+from slotnorm.experiments import (
+    ANY_NUMBER,
+    OWN_TEST,
+    TEST_SCENES,
+    TEST_SLOTS,
+    EvaluationSet,
+    Study,
+    evaluation_set,
+    evaluation_sets,
+    studies,
+)
+from slotnorm.training.run_data import is_own, remembered, scenes_of
 from slotnorm.training.runs import Run
-
-_SCENES = 1280  # the protocol's number, where a study does not say its own
 
 
 def find_tests(
@@ -23,8 +30,8 @@ def find_tests(
     if dataset is not None:
         known = {*evaluation_sets(), *(test.dataset for test in evaluation_sets().values())}
         if data is not None and dataset not in known:
-            fewest, most = objects or (0, 0)
-            return [EvaluationSet(f"{dataset}{fewest}-{most}" if objects else dataset, dataset, objects or (0, 255))]
+            name = f"{dataset}{objects[0]}-{objects[1]}" if objects else dataset
+            return [EvaluationSet(name, dataset, objects or ANY_NUMBER)]
         return [evaluation_set(dataset, objects)]
     if objects is None and is_own(run, remembered(run) if data is None else None):
         return [OWN_TEST]
@@ -48,7 +55,8 @@ def study_of(run: Run) -> Study | None:
 
 def slots_of(run: Run) -> tuple[int, ...]:
     planned = study_of(run)
-    return tuple(range(planned.test_slots[0], planned.test_slots[1] + 1) if planned else SLOTS)
+    fewest, most = planned.test_slots if planned else TEST_SLOTS
+    return tuple(range(fewest, most + 1))
 
 
 def open_scenes(
@@ -62,7 +70,7 @@ def open_scenes(
     if num is not None and num < 1:
         raise UserError(f"{num} scenes cannot be scored; ask for one or more")
     planned = study_of(run)
-    num = num or (planned.test_scenes if planned else _SCENES)
+    num = num or (planned.test_scenes if planned else TEST_SCENES)
     if test.name not in evaluation_sets() and objects is None:
         return load(test.dataset, "test", protocol=run.experiment.recipe.protocol, directory=data).sample(num)
     return scenes_of(run, test, num, data, device)

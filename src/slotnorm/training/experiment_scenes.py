@@ -19,12 +19,10 @@ from slotnorm.data.picture_folder import is_pictures, open_pictures
 from slotnorm.data.prefix_cache import open_or_build
 from slotnorm.data.scenes import Scenes
 from slotnorm.errors import UserError
-from slotnorm.experiments import OWN, EvaluationSet, GeneratedFeatures, feature_sets
+from slotnorm.experiments import ANY_NUMBER, OWN, EvaluationSet, GeneratedFeatures, feature_sets
 from slotnorm.models.bundled import bundled_file
 from slotnorm.storage.seals import digest
 from slotnorm.training.loading import load as load_model
-
-ANY_NUMBER = (0, 255)  # of objects: also where nobody counted them
 
 # What builds the sets of the experiments that are not generated.
 _FEATURES = "slotnorm data features --from {images} --backbone vit_base_patch8_224.dino --weights hub"

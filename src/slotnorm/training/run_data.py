@@ -11,10 +11,9 @@ from slotnorm.data.generator import provenance
 from slotnorm.data.manifest import MANIFEST
 from slotnorm.data.scenes import Scenes, data_fingerprint
 from slotnorm.errors import UserError
-from slotnorm.experiments import OWN, EvaluationSet
+from slotnorm.experiments import OWN, OWN_TEST, EvaluationSet
 from slotnorm.storage.seals import digest
 from slotnorm.training.experiment_scenes import (
-    ANY_NUMBER,
     evaluation_scenes,
     open_training_set,
     require_features_of,
@@ -23,9 +22,6 @@ from slotnorm.training.experiment_scenes import (
 from slotnorm.training.runs import Run
 
 _log = logging.getLogger(__name__)
-
-OWN_TEST = EvaluationSet(OWN, OWN, ANY_NUMBER)
-"""What a run is evaluated on that was trained on a folder without test scenes: those that training left out."""
 
 
 def remembered(run: Run) -> Path | None:

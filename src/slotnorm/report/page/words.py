@@ -4,10 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from slotnorm.data.generator import request
-from slotnorm.experiments import evaluation_sets, studies
+from slotnorm.experiments import ANY_NUMBER, evaluation_sets, studies
 from slotnorm.normalization import formula, normalizations
 from slotnorm.report.sections import Section
-from slotnorm.training.experiment_scenes import ANY_NUMBER
 
 _TASKS = {
     "image_autoencoder": "rebuilds the image from its slots",
