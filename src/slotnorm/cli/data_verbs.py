@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from slotnorm.cli.launching import launched, require_launcher
 from slotnorm.cli.signatures import POSITIONAL, Argument
 from slotnorm.cli.values import read_range
-from slotnorm.config import Fit, Protocol, SceneSpec
+from slotnorm.config import SPLITS, Fit, Protocol, SceneSpec
 from slotnorm.errors import UserError, closest
 from slotnorm.studies.launchers import RETRIES, Launcher
 
@@ -118,7 +118,7 @@ def clevr(
     from slotnorm.data.clevr import convert
 
     scenes = convert(source, out, protocol, crop, splits, workers)
-    for name, size in zip(("train", "val", "test"), splits, strict=True):
+    for name, size in zip(SPLITS, splits, strict=True):
         if name in scenes:
             print(f"{name}: {len(scenes[name])} scenes in {scenes[name].directory}")
         elif size:

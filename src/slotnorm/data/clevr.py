@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from slotnorm.config import Protocol
+from slotnorm.config import SPLITS, Protocol
 from slotnorm.data.builder import Builder
 from slotnorm.data.cache import set_folder
 from slotnorm.data.conversion import check_space, identity, in_threads, number_of_workers, stack
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 Crop = Literal["centre", "slot-attention-2020"]
 
-SPLITS = (70_000, 15_000, 15_000)  # train, val, test, in file order
+SIZES = (70_000, 15_000, 15_000)  # of train, val and test, in file order
 PROPERTIES = {
     "shape": ("cube", "cylinder", "sphere"),
     "size": ("small", "large"),
@@ -39,7 +39,6 @@ PROPERTIES = {
     "color": ("red", "blue", "green", "brown", "gray", "cyan", "purple", "yellow"),
 }
 
-_NAMES = ("train", "val", "test")
 _ENTRIES, _HEIGHT, _WIDTH = 11, 240, 320
 _NUMBERS = ("x", "y", "z", "rotation")
 _TOP = {"centre": 24, "slot-attention-2020": 29}  # first row of the window
@@ -82,7 +81,7 @@ def convert(
     out: str | Path | None = None,
     protocol: Protocol = "paper",
     crop: Crop = "centre",
-    splits: tuple[int, int, int] = SPLITS,
+    splits: tuple[int, int, int] = SIZES,
     workers: int | None = None,
 ) -> dict[str, Scenes]:
     """Convert the file into sets train, val and test below `out`; an interrupted conversion continues where it was.
@@ -102,7 +101,7 @@ def convert(
     position = 0
     prepare = _Preparation(method_of("clevr", protocol), _TOP[crop])
     with _Stream(source, prepare, folder, sum(splits), workers) as stream:
-        for name, size in zip(_NAMES, splits, strict=True):
+        for name, size in zip(SPLITS, splits, strict=True):
             if size == 0:
                 continue
             about = {**provenance, "split": name}
