@@ -1,10 +1,11 @@
 """What a user can do wrong or meet: one sentence with the value, the rule and the way out, and an exit code."""
 
+import contextlib
 import difflib
 import os
 import re
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 
@@ -72,6 +73,17 @@ def place_of(error: BaseException) -> str:
         if not frame.filename.startswith(libraries) and "site-packages" not in frame.filename
     ]
     return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+
+
+@contextlib.contextmanager
+def blaming(what: str, way_out: str = "mend it, or leave it out") -> Iterator[None]:
+    """Around code that is not ours: an error becomes one sentence that says what failed, how and where."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"{what} {describe(error)}{place_of(error)}; {way_out}") from error
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from slotnorm.data.scenes import Scenes
-from slotnorm.errors import UserError, describe, place_of
+from slotnorm.errors import UserError, blaming
 from slotnorm.evaluation.label_maps import comparable_labels, count_visible
 from slotnorm.metrics import Comparison, Metric
 from slotnorm.models import SlotModel
@@ -123,14 +123,8 @@ def _names(metrics: Iterable[Metric]) -> list[str]:
 
 def _score(metric: Metric, comparison: Comparison, images: int | None) -> Tensor:
     """A metric's score; one that raises, or is not a number for each image or one for the set, is refused."""
-    try:
+    with blaming(f"the metric {metric.name} fails with"):
         values = metric.score(comparison)
-    except Exception as error:
-        if isinstance(error, UserError):
-            raise
-        raise UserError(
-            f"the metric {metric.name} fails with {describe(error)}{place_of(error)}; mend it, or leave it out"
-        ) from error
     shape = () if images is None else (images,)
     if not isinstance(values, Tensor) or tuple(values.shape) != shape or values.is_complex() or values.is_meta:
         gave = _described(values) if isinstance(values, Tensor) else type(values).__name__

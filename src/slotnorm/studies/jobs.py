@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from slotnorm.errors import Locked, UserError, describe, place_of, printable
+from slotnorm.errors import Locked, UserError, blaming, describe, printable
 from slotnorm.runtime.plugins import loaded_plugins
 from slotnorm.runtime.progress import Progress
 from slotnorm.runtime.ranks import RankLost
@@ -259,15 +259,11 @@ class _Dispatcher:
 
     def _ask(self, method: str, asked: Any) -> Any:
         """Call a launcher's method; a launcher that raises is named. What its jobs have made stays."""
-        try:
+        with blaming(
+            f"the launcher {self.launcher.name} fails at {method} with",
+            "nothing that was made is lost, and the same command continues",
+        ):
             return getattr(self.launcher, method)(asked)
-        except Exception as error:
-            if isinstance(error, UserError):
-                raise
-            raise UserError(
-                f"the launcher {self.launcher.name} fails at {method} with {describe(error)}{place_of(error)}; nothing "
-                "that was made is lost, and the same command continues"
-            ) from error
 
     def give_up(self, number: signal.Signals) -> None:
         """Leave after an error, which is told; one more, of the launcher, is noted and does not take its place."""

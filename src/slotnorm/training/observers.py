@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from slotnorm.errors import UserError, describe, nearest, place_of, printable
+from slotnorm.errors import UserError, blaming, describe, nearest, place_of, printable
 from slotnorm.runtime.registry import Registry
 from slotnorm.storage import files
 from slotnorm.storage.seals import digest
@@ -138,7 +138,8 @@ def make_observers(asked: Sequence[str | Observer]) -> list[Observer]:
             raise UserError(f"{wanted!r} is neither an Observer nor the name of one; {nearest('', _registry.all())}")
         kind = _registry.find(wanted) if isinstance(wanted, str) else type(wanted)
         _require_package(kind)
-        observers.append(_make(kind) if isinstance(wanted, str) else wanted)
+        with blaming(f"the observer {kind.name} cannot be made:"):
+            observers.append(kind() if isinstance(wanted, str) else wanted)
     return observers
 
 
@@ -146,17 +147,6 @@ def require_observers(names: Sequence[str]) -> None:
     """Refuse names that nobody has, and observers whose package is missing."""
     for name in names:
         _require_package(_registry.find(name))
-
-
-def _make(observer: type[Observer]) -> Observer:
-    try:
-        return observer()
-    except Exception as error:
-        if isinstance(error, UserError):
-            raise
-        raise UserError(
-            f"the observer {observer.name} cannot be made: {describe(error)}{place_of(error)}; mend it, or leave it out"
-        ) from error
 
 
 def _require_package(observer: type[Observer]) -> None:
