@@ -127,12 +127,12 @@ class SceneSpec:
     """Those that are used; None is all of the style."""
     materials: tuple[str, ...] | None = None
     """Those that are used; None is the style's usual ones."""
-    colors: tuple[str, ...] | None = None
+    colors: tuple[str, ...] | None = newer(None)
     """Those that are used; None is all of the style."""
     radius: tuple[float, float] | None = None
     """clevr: of small and of large objects, where the ground is 6 x 6. flat: least and largest share of the side.
     None depends on the number of objects."""
-    margin: float | None = None
+    margin: float | None = newer(None)
     """Least gap between two objects as a share of the sum of their radii; negative lets flat ones overlap."""
     min_visible: int | None = None
     """Pixels of each object that nothing hides; None is the style's rule."""
@@ -144,10 +144,6 @@ SPLITS = ("train", "val", "test")
 @dataclasses.dataclass(frozen=True)
 class GeneratedScenes(SceneSpec):
     """An experiment's scenes, which are made when they are needed: `objects` and `num` are those of training."""
-
-    # no experiment changes these two, so they are neither options nor part of a run's identity
-    colors: ClassVar[None] = None  # type: ignore[misc]
-    margin: ClassVar[None] = None  # type: ignore[misc]
 
     test_objects: tuple[int, int] = (3, 10)
     """Fewest and most objects in the test set with many objects."""
