@@ -108,7 +108,7 @@ def test_the_defaults_are_the_papers_tables():
     assert properties["encoder.cnn.6.weight"] == (64, 64, 5, 5)
     assert properties["head.0.weight"] == (64, 64)
     assert properties["head.2.weight"] == (19, 64)
-    assert SetPredictor().grid == 32
+    assert SetPredictor().encoder.grid == 32
 
 
 def test_image_models_start_as_glorot_with_zero_biases():

@@ -14,7 +14,7 @@ from torch.nn.functional import linear
 from slotnorm.initialization import Initialization
 from slotnorm.models.feature_mixing import mix_features
 from slotnorm.models.mixing import SlotDecoding, mix, needs_graph
-from slotnorm.models.parts import Decomposition, SlotModel, check_input, check_positive, multilayer
+from slotnorm.models.parts import Decomposition, Encoder, SlotModel, check_input, check_positive, multilayer
 from slotnorm.normalization import Normalization
 from slotnorm.slot_attention import SlotAttention
 
@@ -54,31 +54,23 @@ class FeatureAutoencoder(SlotModel):
         )  # fmt: skip
         self.decoder = FeatureDecoder(tokens, features, dim, decoder)
 
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        return (self.encoder.tokens, self.encoder.features)
-
-    @property
-    def num_tokens(self) -> int:
-        return self.encoder.tokens
-
     def read(self, slots: Tensor, attention: Tensor, reconstruct: bool = True) -> Decomposition:
         masks, reconstruction = self.decoder(slots, reconstruct, self.recompute)
         return Decomposition(slots, attention, masks, reconstruction)
 
 
-class FeatureEncoder(nn.Module):
+class FeatureEncoder(Encoder):
     """Features (B, tokens, features) -> tokens (B, tokens, dim), each by itself."""
 
     def __init__(self, tokens: int, features: int, dim: int) -> None:
         super().__init__()
-        self.tokens, self.features = tokens, features
+        self.input_shape, self.num_tokens = (tokens, features), tokens
         self.norm = nn.LayerNorm(features)
         self.mlp = multilayer(features, features, dim)
 
     def forward(self, features: Tensor) -> Tensor:
         check_input(
-            features, (self.tokens, self.features), "features",
+            features, self.input_shape, "features",
             "build the model with their number of tokens and width, or extract them with the ViT it was made for",
         )  # fmt: skip
         return self.mlp(self.norm(features.to(self.norm.weight.dtype)))  # type: ignore[no-any-return]

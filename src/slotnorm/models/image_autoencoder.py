@@ -12,6 +12,7 @@ from slotnorm.models.convolution import Convolution, TransposedConvolution, lay_
 from slotnorm.models.mixing import SlotDecoding, join, mix, rows_at_once, split
 from slotnorm.models.parts import (
     Decomposition,
+    Encoder,
     PositionEmbedding,
     SlotModel,
     check_input,
@@ -85,20 +86,12 @@ class ImageAutoencoder(SlotModel):
         else:
             raise UserError(f"there is no decoder {decoder!r}; {nearest(decoder, ('broadcast', 'dense'))}")
 
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        return (self.size, self.size, 3)
-
-    @property
-    def num_tokens(self) -> int:
-        return self.encoder.grid**2
-
     def read(self, slots: Tensor, attention: Tensor, reconstruct: bool = True) -> Decomposition:
         masks, reconstruction = mix(self.decoder.decoding(), slots, reconstruct=reconstruct, recompute=self.recompute)
         return Decomposition(slots, attention, masks, reconstruction)
 
 
-class ImageEncoder(nn.Module):
+class ImageEncoder(Encoder):
     """Images (B, 3, size, size) -> tokens (B, grid * grid, channels) in row-major order."""
 
     def __init__(
@@ -117,6 +110,7 @@ class ImageEncoder(nn.Module):
         for number, stride in enumerate(strides):
             layers += [Convolution(channels if number else 3, channels, kernel, stride), nn.ReLU(inplace=True)]
             self.grid = math.ceil(self.grid / stride)
+        self.input_shape, self.num_tokens = (size, size, 3), self.grid**2
         self.cnn = nn.Sequential(*layers)
         self.norm = nn.LayerNorm(channels, eps=1e-3)
         self.mlp = multilayer(channels, channels, channels)

@@ -37,6 +37,15 @@ class Decomposition(NamedTuple):
     """(B, K, outputs), where the model predicts properties."""
 
 
+class Encoder(nn.Module):
+    """A batch of inputs -> tokens (B, N, channels)."""
+
+    input_shape: tuple[int, ...]
+    """Of one scene's input, as `Scenes` hold it."""
+    num_tokens: int
+    """N."""
+
+
 class SlotModel(nn.Module):
     """A facade over `encoder`, `slot_attention` and what reads the slots.
 
@@ -51,7 +60,7 @@ class SlotModel(nn.Module):
     """Which field of scenes it takes."""
     predicts: ClassVar[Literal["reconstruction", "properties"]]
     """What it is trained to give: its input again, with masks of its own; or the properties of objects."""
-    encoder: nn.Module
+    encoder: Encoder
     slot_attention: SlotAttention
     experiment: Experiment | None = None
     """What the model was built for, where `build` made it."""
@@ -76,12 +85,12 @@ class SlotModel(nn.Module):
     @property
     def input_shape(self) -> tuple[int, ...]:
         """Of one scene's input, as `Scenes` hold it: (size, size, 3), or (tokens, features)."""
-        raise TypeError(f"model {type(self).__name__} defines no input_shape")
+        return self.encoder.input_shape
 
     @property
     def num_tokens(self) -> int:
         """N: the tokens of one scene."""
-        raise TypeError(f"model {type(self).__name__} defines no num_tokens")
+        return self.encoder.num_tokens
 
     @property
     def fields(self) -> tuple[str, ...]:

@@ -58,15 +58,6 @@ class SetPredictor(SlotModel):
         )  # fmt: skip
         self.head = multilayer(dim, _HEAD, outputs)
         draw_glorot(self.head)
-        self.grid = self.encoder.grid
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        return (self.size, self.size, 3)
-
-    @property
-    def num_tokens(self) -> int:
-        return self.grid**2
 
     def targets(self, properties: Mapping[str, Tensor], at_least: int = 1) -> Tensor:
         return property_targets(properties, self.protocol, at_least)
@@ -78,7 +69,7 @@ class SetPredictor(SlotModel):
         return matching_loss(decomposition.predictions, targets.to(inputs.device))
 
     def read(self, slots: Tensor, attention: Tensor, reconstruct: bool = True) -> Decomposition:
-        masks = attention.unflatten(2, (self.grid, self.grid))
+        masks = attention.unflatten(2, (self.encoder.grid, self.encoder.grid))
         return Decomposition(slots, attention, masks, predictions=self.head(slots).sigmoid())
 
 
