@@ -13,10 +13,9 @@ HEAD = """# The modules
 
 For those who read or change the code. Made from the package's own docstrings by `python docs/make_architecture.py`.
 
-Data flows down this page. Each heading is a *room*: a file or folder at the top level of `src/slotnorm`. A module
-imports only from rooms above its own or from its own room; a test reads the imports. `normalization.py` and
-`slot_attention/`, with `initialization.py` and `runtime/torch_internals.py`, need torch alone: start with
-the first two.
+Data flows down this page. Each heading is a *room*, the name used here for a file or folder at the top level of `src/slotnorm`. A
+module imports only from its own room or from rooms above it, which a test checks. Start with `normalization.py` and
+`slot_attention/`: together with `initialization.py` and `runtime/torch_internals.py` they need nothing but torch.
 """
 
 # The way data takes through a command: a module for each station, none in a room above the one before.
@@ -24,15 +23,15 @@ WALKS = {
     "slotnorm reproduce toy": [
         ("experiments.py", "the study by name: an experiment for every normalization and seed"),
         ("data/generator.py", "scenes from the experiment's seed, made once and cached"),
-        ("data/batches.py", "batches in an order that the seed decides"),
+        ("data/batches.py", "batches in an order that the seed determines"),
         ("models/image_autoencoder.py", "a batch becomes slots, masks and a reconstruction"),
-        ("evaluation/validation.py", "now and then, between two steps, masks of other scenes become scores"),
+        ("evaluation/validation.py", "from time to time, masks of validation scenes become scores"),
         ("training/learner.py", "the loss becomes a step"),
         ("training/checkpoints.py", "the weights become a checkpoint of the run"),
-        ("studies/sweep.py", "this, for all runs side by side"),
+        ("studies/sweep.py", "all this for several runs side by side"),
         ("studies/run_evaluation.py", "every finished run becomes rows, for each test set and number of slots"),
-        ("report/reading.py", "runs and rows are read, what cannot be used is named"),
-        ("report/contents.py", "scores become curves, tables, claims: all that is shown, as plain data"),
+        ("report/reading.py", "runs and rows are read, and what cannot be used is named"),
+        ("report/contents.py", "scores become curves, tables and claims: all that is shown, as plain data"),
         ("report/writing.py", "the contents become files and the page"),
         ("cli/verbs.py", "the command says where they are"),
     ],

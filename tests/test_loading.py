@@ -71,7 +71,7 @@ def test_a_run_that_still_trains_is_loaded_with_a_note(
     [
         ("none.safetensors", "there is no none.safetensors; a model is a run's folder, a .safetensors file"),
         ("no/run", "there is no no/run; a model is a run's folder"),
-        ("toy-batchnorm", "there is no toy-batchnorm; .* or a bundled name; did you mean 'toy-batch_norm'?"),
+        ("toy-batchnorm", "there is no toy-batchnorm; .* or a hub id as .*; did you mean 'toy-batch_norm'?"),
         ("empty", "empty is not a run: it has no experiment.json; a model is"),
     ],
 )

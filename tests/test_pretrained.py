@@ -1,20 +1,24 @@
 """Models by name, and on a hub that a local folder stands in for: nothing is downloaded unless a hub id asks."""
 
+import dataclasses
 import shutil
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 
 import slotnorm as sn
 import tiny
+from own_pictures import write_pictures
 from slotnorm.cli.verbs import main
 from slotnorm.errors import UserError
-from slotnorm.models import pretrained
+from slotnorm.models import pretrained, weights
 from slotnorm.models.building import build
 from slotnorm.models.bundled import bundled_file, bundled_names
 from slotnorm.storage.fingerprints import fingerprint
+from slotnorm.training.runs import Run
 
 
 class RepositoryNotFoundError(OSError):
@@ -91,6 +95,57 @@ def test_a_mistyped_path_downloads_nothing(no_hub):
         sn.load("runs/typo")
     with pytest.raises(UserError, match=r"there is no model 'some/model.safetensors'"):
         sn.SlotModel.from_pretrained("some/model.safetensors")
+
+
+def test_every_verb_that_takes_a_model_takes_its_four_names(hub, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("SLOTNORM_CACHE", str(tmp_path / "cache"))
+    name = "toy-weighted_sum"
+    bundled, run = sn.load(name), tmp_path / name
+    run.mkdir()
+    Run(run, bundled.experiment, scenes=20_000, data=bundled.trained[1]["data"]).write()
+    shutil.copy(bundled_file(name), run / "model.safetensors")
+    bundled.push_to_hub("me/toy")
+    Image.new("RGB", (32, 32)).save(tmp_path / "black.png")
+    judgements = set()
+    for model in (str(run), name, str(bundled_file(name)), "hub:me/toy"):
+        main(["judge", model])
+        judgement = capsys.readouterr().out
+        assert " on 128 scenes of toy4: slots follow what is in the images" in judgement
+        judgements.add(judgement.partition(" on ")[2])
+        main(["segment", str(tmp_path / "black.png"), "--run", model, "--out", str(tmp_path / "masks")])
+        assert (tmp_path / "masks" / "black" / "labels.png").is_file()
+        shutil.rmtree(tmp_path / "masks")
+    assert len(judgements) == 1
+    main(["theory", "--run", "hub:me/toy"])  # a few seconds for each
+    assert "hub:me/toy" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("model", ["toy-weighted_sum", "hub:me/toy", "model.safetensors"])
+@pytest.mark.parametrize("verb", ["eval", "report", "status"])
+def test_a_verb_that_needs_a_folder_says_so_of_a_model_without_one(verb, model, no_hub, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        main([verb, model])
+    said = capsys.readouterr().err
+    assert said.startswith(
+        f"slotnorm: {model} names a model without a run's folder, where rows and progress are kept; "
+    )
+    assert said.count("\n") == 1
+
+
+def test_pictures_of_ones_own_are_asked_for_where_only_a_run_knows_them(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("SLOTNORM_CACHE", str(tmp_path / "cache"))
+    photos = write_pictures(tmp_path / "photos", num=6)
+    own = sn.experiment(
+        "own", recipe=tiny.recipe(model=dataclasses.replace(tiny.IMAGES, size=32), evaluation_iterations=3)
+    )
+    file = tmp_path / "own.safetensors"
+    weights.export(weights.Weights(dict(build(own).state_dict()), own, 1, {"data": "0" * 64}), file, "")
+    with pytest.raises(SystemExit):
+        main(["judge", str(file)])
+    assert "give their folder with --data FOLDER" in capsys.readouterr().err
+    main(["judge", str(file), "--data", str(photos)])
+    assert "own.safetensors on 6 scenes of own: slots " in capsys.readouterr().out
 
 
 def test_what_is_not_on_the_hub_and_no_network_are_one_sentence(hub, monkeypatch):

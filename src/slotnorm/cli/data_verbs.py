@@ -197,7 +197,7 @@ def features(
     Args:
         source: folder of a built set of scenes
         backbone: a ViT or CNN of timm by name, as vit_base_patch8_224.dino; or the encoder of a slotnorm model: a
-            bundled name, run:FOLDER or a .safetensors file
+            bundled name, run:FOLDER, a .safetensors file or hub:OWNER/NAME
         weights: a file (.safetensors or .pth) or hub; a slotnorm model has its own
         out: folder of the new set (default: data/NAME-features/... in the cache folder)
         norm: take features after the network's last norm, or before it as the DINOSAUR library; of a slotnorm model's
@@ -256,10 +256,11 @@ def open_backbone(
     """The network that `--backbone` and `--weights` name."""
     from slotnorm.data.backbones import encoder_backbone, timm_backbone
     from slotnorm.models.bundled import bundled_names
+    from slotnorm.models.pretrained import is_pretrained
     from slotnorm.training.loading import load
 
     name = backbone.removeprefix("run:")
-    if name != backbone or name.endswith(".safetensors") or name in bundled_names():
+    if name != backbone or name.endswith(".safetensors") or is_pretrained(name):
         if weights is not None:
             raise UserError(f"--weights {weights} cannot be used with {backbone}, which has its own; leave it out")
         return encoder_backbone(load(name), backbone, protocol, norm)

@@ -30,8 +30,8 @@ _OWN_OPTIONS = [
     Option("size", int, default=None, help="Side that pictures are learned at: 32, 64 or 128 (default: by them)"),
     Option(
         "features", str, default=None,
-        help="Learn features of this network instead of pixels: a name of timm, a bundled name, run:FOLDER or a "
-        ".safetensors file",
+        help="Learn features of this network instead of pixels: a name of timm, a bundled name, run:FOLDER, a "
+        ".safetensors file or hub:OWNER/NAME",
     ),
     Option("weights", str, default=None, help="Of --features, a file or hub; a slotnorm model has its own"),
 ]  # fmt: skip

@@ -121,8 +121,8 @@ def theory(run: Path | None = None, seed: int = 0) -> None:
     """Measure the paper's propositions on random and on trained parameters, with residuals, in seconds.
 
     Args:
-        run: a run's folder, a bundled name or a file of weights for the trained parameters (default: a layer trained on
-            the spot)
+        run: a run's folder, a .safetensors file, a bundled name such as toy-batch_norm, or a hub id as hub:OWNER/NAME,
+            for the trained parameters (default: a layer trained on the spot)
         seed: of the random parameters and inputs
     """
     from slotnorm.theory.checks import check_theory, compare_equal_slots, refusals
@@ -226,16 +226,18 @@ def evaluate(
 
 
 def judge(run: Annotated[Path, POSITIONAL], data: Path | None = None, device: str = "auto") -> None:
-    """Say whether a run's slots follow what is in the images, without labels: the failed-run rule, and slots in use.
+    """Say whether a model's slots follow what is in the images, without labels: the failed-run rule, and slots in use.
 
     Args:
-        run: a run's folder
-        data: folder of pictures, of a built set, or of its splits (default: the data that the run remembers)
+        run: a run's folder, a .safetensors file that a run exported, a bundled name such as toy-batch_norm, or a hub id
+            as hub:OWNER/NAME
+        data: folder of pictures, of a built set, or of its splits (default: the data that the run remembers; a model
+            without a run's folder remembers none, and scenes are made where its experiment says how)
         device: where the model runs: auto (a GPU if there is one), cpu, cuda or mps
     """
-    from slotnorm.studies.judging import judge_run
+    from slotnorm.studies.judging import judge_model
 
-    print(judge_run(run, data, device))
+    print(judge_model(run, data, device))
 
 
 def report(
@@ -341,13 +343,14 @@ def segment(
 
     Args:
         image: a PNG, JPEG, WebP, TIFF or BMP file of any size, or a folder of them
-        run: a run's folder, a .safetensors file that a run exported, or a bundled name such as toy-batch_norm
+        run: a run's folder, a .safetensors file that a run exported, a bundled name such as toy-batch_norm, or a hub id
+            as hub:OWNER/NAME
         out: where the results go, a folder for each image
         slots: K; auto takes three times as many as in training, leaves out those that hold nothing and says how many
             objects there are (default: as in training)
         seed: of the noise that slots start from; the same seed gives the same result
-        backbone: for models of features, the network that makes them: a name of timm, a bundled name, run:FOLDER or a
-            .safetensors file
+        backbone: for models of features, the network that makes them: a name of timm, a bundled name, run:FOLDER, a
+            .safetensors file or hub:OWNER/NAME
         weights: of the backbone, a file or hub
         device: where models run: auto (a GPU if there is one), cpu, cuda or mps
     """

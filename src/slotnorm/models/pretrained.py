@@ -40,6 +40,11 @@ def load_pretrained(source: str | Path) -> SlotModel:
     )
 
 
+def is_pretrained(source: str | Path) -> bool:
+    """Whether it is a bundled name or a hub id with its prefix: a model that is known by name and not by a path."""
+    return str(source) in bundled_names() or str(source).startswith(PREFIX)
+
+
 def is_hub_id(name: str) -> bool:
     """Whether a text has the form of a hub id, and is not a path that ends in .safetensors."""
     return bool(_ID.fullmatch(name.removeprefix(PREFIX))) and not name.endswith(".safetensors")

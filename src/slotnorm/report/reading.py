@@ -21,7 +21,7 @@ from slotnorm.storage.fingerprints import fingerprint
 from slotnorm.storage.schemas import check_document
 from slotnorm.storage.seals import RECORD, read_json, read_sealed
 from slotnorm.storage.serialization import from_document, newer, to_document
-from slotnorm.training.runs import LeftOut, Run, folders_below, is_run, looks_like_run
+from slotnorm.training.runs import LeftOut, Run, folders_below, is_run, looks_like_run, refusal_of_model
 
 Keep = Callable[[str, Rows], None]
 """What is done with a run's rows as they are read: (the run's folder, its rows)."""
@@ -91,7 +91,8 @@ def find_folders(paths: Iterable[str | Path]) -> list[Path]:
     for path in given:
         if not path.is_dir():
             raise UserError(
-                f"{path} is not a folder; give folders of runs, as `slotnorm train` and `slotnorm eval` make them"
+                refusal_of_model(path)
+                or f"{path} is not a folder; give folders of runs, as `slotnorm train` and `slotnorm eval` make them"
             )
         folders = folders_below(path, _is_run)
         if not folders:

@@ -18,7 +18,7 @@ from slotnorm.studies.launchers import LOG, find_launcher
 from slotnorm.studies.sweep import ASKED
 from slotnorm.training.experiment_file import read_experiment
 from slotnorm.training.records import read_record
-from slotnorm.training.runs import Run, folders_below, is_run, looks_like_run
+from slotnorm.training.runs import Run, folders_below, is_run, looks_like_run, refusal_of_model
 
 State = Literal["runs", "waits", "finished", "failed"]
 _SECONDS_OF_SILENCE = 600.0  # a run that says nothing for so long is shown with the time of its last word
@@ -55,7 +55,10 @@ def read_status(paths: Iterable[str | Path]) -> list[RunStatus]:
         inside = folders_below(path, lambda folder: looks_like_run(folder) or (folder / ASKED).is_file())
         inside += [folder for folder in folders_with_notes(path) if folder not in inside]
         if not inside:
-            raise UserError(f"{path} is not a run and holds none; `slotnorm train` and `slotnorm sweep` make them")
+            raise UserError(
+                refusal_of_model(path)
+                or f"{path} is not a run and holds none; `slotnorm train` and `slotnorm sweep` make them"
+            )
         folders |= {folder.resolve(): folder for folder in inside}
     return [_status(folder) for folder in folders.values()]
 

@@ -9,13 +9,15 @@ import torch
 from slotnorm.errors import UserError, nearest
 from slotnorm.models.bundled import bundled_names
 from slotnorm.models.parts import SlotModel
-from slotnorm.models.pretrained import PREFIX, is_hub_id, load_pretrained
+from slotnorm.models.pretrained import PREFIX, is_hub_id, is_pretrained, load_pretrained
 from slotnorm.runtime.devices import choose_device
 from slotnorm.training.runs import Run, is_run
 
 _log = logging.getLogger(__name__)
 
-_WHAT = "a model is a run's folder, a .safetensors file that a run exported, or a bundled name"
+_WHAT = (
+    "a model is a run's folder, a .safetensors file that a run exported, a bundled name, or a hub id as hub:OWNER/NAME"
+)
 
 
 def load(source: str | Path, device: str | torch.device = "cpu") -> SlotModel:
@@ -34,7 +36,7 @@ def _read(source: str | Path) -> SlotModel:
     path = Path(source)
     if is_run(path):
         return _of_run(path)
-    if path.is_file() or str(source) in bundled_names() or str(source).startswith(PREFIX):
+    if path.is_file() or is_pretrained(source):
         return load_pretrained(source)
     raise UserError(_refusal(path))
 

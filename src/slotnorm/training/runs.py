@@ -13,6 +13,7 @@ from slotnorm.config import Experiment, dataset_label
 from slotnorm.errors import DamagedFile, UserError, printable
 from slotnorm.experiments import command_line
 from slotnorm.models import SlotModel, weights
+from slotnorm.models.pretrained import is_pretrained
 from slotnorm.runtime.source import source_commit
 from slotnorm.storage.files import sync_folder
 from slotnorm.storage.seals import write_sealed
@@ -255,7 +256,8 @@ def find(paths: Iterable[str | Path], left_out: list[LeftOut] | None = None) -> 
         folders = folders_below(path, looks_like_run)
         if not folders:
             raise UserError(
-                f"{path} is not a run and holds none: there is no experiment.json; `slotnorm train` makes one"
+                refusal_of_model(path)
+                or f"{path} is not a run and holds none: there is no experiment.json; `slotnorm train` makes one"
             )
         for folder in folders:
             try:
@@ -271,6 +273,16 @@ def find(paths: Iterable[str | Path], left_out: list[LeftOut] | None = None) -> 
         if left_out is not None:
             left_out.append(LeftOut(folder, str(refusal), is_damaged=True))
     return list(runs.values())
+
+
+def refusal_of_model(path: Path) -> str:
+    """What to say of a model without a run's folder to a verb that keeps or reads something there, "" of all else."""
+    if path.is_dir() or not (path.suffix == ".safetensors" or is_pretrained(path)):
+        return ""
+    return (
+        f"{path} names a model without a run's folder, where rows and progress are kept; `slotnorm judge` and "
+        f"`slotnorm segment --run` take it, and sn.score(sn.load({str(path)!r}), scenes) scores it in Python"
+    )
 
 
 def is_run(folder: Path) -> bool:
