@@ -194,15 +194,16 @@ def evaluate(
         from slotnorm.studies.jobs import describe_jobs, with_script
         from slotnorm.studies.options import evaluation_words
         from slotnorm.studies.run_evaluation import describe, evaluate_all, plan_evaluations, read_judgement
-        from slotnorm.training.runs import LeftOut, require_none_damaged
+        from slotnorm.training.runs import Objection, require_none_damaged
 
     allocator.keep_freed_memory()
     part = Shard(shard or 0, shards)
     require_launcher(launcher, shards if shard is None else 1, plan)
-    left_out: list[LeftOut] = []
+    left_out: list[Objection] = []
+    used: list[Objection] = []
     planned = plan_evaluations(
         runs, dataset, slots=slots, objects=objects, scenes=scenes, data=data, unfinished=unfinished,
-        batch_size=batch_size, device=device_here(device, launcher), left_out=left_out,
+        batch_size=batch_size, device=device_here(device, launcher), left_out=left_out, used=used,
     )  # fmt: skip
     if shard is not None:
         score_shard(planned, part)
@@ -221,7 +222,7 @@ def evaluate(
     if csv is not None:
         Rows.concat(scored).to_csv(csv)
         print(f"rows: {csv}")
-    require_none_damaged(left_out)
+    require_none_damaged(left_out, used)
 
 
 def judge(run: Annotated[Path, POSITIONAL], data: Path | None = None, device: str = "auto") -> None:
@@ -273,7 +274,7 @@ def report(
     print(headline(content))
     print(f"report: {out / 'report.md'}")
     print(f"page: {out / 'index.html'}")
-    require_none_damaged(content.left_out)
+    require_none_damaged(content.left_out, content.damaged)
 
 
 @launched(default=lambda: Local(jobs=os.cpu_count() or 1))
@@ -324,7 +325,7 @@ def reproduce(
     print(headline(content))
     print(f"report: {out / 'report' / 'report.md'}")
     print(f"page: {out / 'report' / 'index.html'}")
-    require_none_damaged(content.left_out)
+    require_none_damaged(content.left_out, content.damaged)
 
 
 def segment(
