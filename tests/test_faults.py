@@ -289,9 +289,7 @@ def damage_last(run: Run) -> Path:
     return path
 
 
-def test_a_damaged_last_checkpoint_is_finished_for_nobody(
-    tmp_path: Path, data: Path, unbroken: Run, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_damaged_last_checkpoint_is_finished_for_nobody(tmp_path: Path, data: Path, unbroken: Run) -> None:
     """One definition of finished: of a run, of sweeps, of evaluations, of reports and of the status."""
     run = copy(unbroken, tmp_path)
     evaluate = {"dataset": "mine", "data": data, "scenes": 4, "slots": [3]}
@@ -304,15 +302,17 @@ def test_a_damaged_last_checkpoint_is_finished_for_nobody(
     assert not run.finished
     reason = f"{path} is not what was written: its SHA-256 differs"
     assert str(run.standing()) == f"damaged ({reason}), whole at step 8 of 12"
-    assert [task.state for task in sweep.plan([training])] == ["waiting"]
-    with pytest.raises(UserError, match="the only run is not finished"):
+    (task,) = sweep.plan([training])
+    assert task.state == "waiting"
+    assert "from step 8 to 12\n" in sweep.describe_plan([task])
+    with pytest.raises(UserError) as refused:
         plan_evaluations([run.path], **evaluate)
-    assert f"{run.path} is damaged ({path} is not what" in caplog.text
-    assert "and left out; `slotnorm train" in caplog.text
-    noted = f"{run.name} is damaged ({reason}), whole at step 8 of 12: its rows were made before; `slotnorm train"
+    assert f"the only run cannot be evaluated: {run.path}: damaged ({path} is not what" in str(refused.value)
+    assert "` repairs it, or evaluate its newest whole checkpoint with --unfinished" in str(refused.value)
+    noted = f"{run.name} is damaged ({reason}), whole at step 8 of 12, and its rows of step 12 were made before; `slot"
     assert read([tmp_path]).notes[0].startswith(noted)
     (status,) = read_status([run.path])
-    assert status.state == "waits"
+    assert (status.state, status.step, status.left) == ("waits", 8, 4)  # whatever metrics.jsonl says
     assert "damaged" in status.note
     assert_same(train(run.experiment, tmp_path, data=data), unbroken, but=("files",))  # rows are beside it
     assert run.finished
@@ -378,7 +378,7 @@ def test_a_run_without_its_experiment_is_named_and_not_passed_over(
     assert [run.path for run in find([tmp_path])] == [whole.path]
     assert f"{lost.path} is not a run: it has no experiment.json" in caplog.text
     assert {status.path: status.state for status in read_status([tmp_path])}[lost.path] == "failed"
-    with pytest.raises(UserError, match=r"lost.*it has checkpoints but no experiment\.json"):
+    with pytest.raises(UserError, match=r"lost\S* is not a run: it has no experiment\.json any more; put that back"):
         read([tmp_path])
 
 
@@ -471,7 +471,7 @@ def test_metrics_that_a_failing_disk_does_not_give_are_damaged_ones(
     assert run.summary().startswith(f"{run.path}: step 12 of 12")
     longer = dataclasses.replace(run.experiment, recipe=dataclasses.replace(run.experiment.recipe, steps=14))
     assert train(longer, tmp_path, data=data).step == 14
-    sentence = f"cannot read {path}: Input/output error"
+    sentence = f"cannot read {path}: Input/output error; put a copy in its place"
     assert f"{sentence}; none of it is used, and the weights are not concerned" in caplog.text
     assert f"{sentence}; it is kept as metrics.damaged-12.jsonl; metrics begin anew" in caplog.text
     assert path.read_bytes()
@@ -514,7 +514,7 @@ def test_something_else_in_the_place_of_the_checkpoints_is_damage_and_not_a_star
     run.checkpoints.touch() if what == "file" else run.checkpoints.symlink_to("/nowhere")
     reason = "is not a folder" if what == "file" else "is a link, and links are not written through"
     assert str(run.standing()).startswith(f"damaged ({run.checkpoints} {reason}")
-    assert str(run.standing()).endswith("), whole at step 0 of 12")
+    assert str(run.standing()).endswith("), and no checkpoint can be used")
     with pytest.raises(NoUsableCheckpoint, match=f"{run.checkpoints} {reason}.*; nothing was deleted"):
         train(run.experiment, tmp_path, data=data)
     (status,) = read_status([run.path])

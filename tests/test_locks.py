@@ -299,17 +299,20 @@ def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         lock.check(thoroughly=True)
 
 
-@pytest.mark.parametrize("kind", ["link to a file", "link to nothing", "folder"])
+@pytest.mark.parametrize("kind", ["link to a file", "link to nothing", "folder", "pipe"])
 def test_what_is_no_file_under_the_locks_name_is_refused(tmp_path: Path, kind: str) -> None:
     victim, folder = tmp_path / "victim", tmp_path / "run"
     folder.mkdir()
     if kind == "folder":
         (folder / ".lock").mkdir()
+    elif kind == "pipe":
+        os.mkfifo(folder / ".lock")
     else:
         if kind == "link to a file":
             victim.write_text("precious")
         (folder / ".lock").symlink_to(victim)
-    with pytest.raises(UserError, match=r"Is a directory|\.lock is a link, and links are not written through; put"):
+    sentence = "not a file; move it away" if kind in ("folder", "pipe") else "a link, and links are not written through"
+    with pytest.raises(UserError, match=rf"\.lock is {sentence}"):
         Lock(folder)
     assert not victim.exists() or victim.read_text() == "precious"
     assert (kind == "link to a file") == victim.exists()

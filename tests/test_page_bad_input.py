@@ -16,7 +16,7 @@ from slotnorm.report.pictures import illustrate
 from slotnorm.report.reading import RunCollection
 from slotnorm.report.scores import summarize
 from slotnorm.report.sections import divide
-from slotnorm.training.runs import LeftOut
+from slotnorm.training.runs import Objection
 
 pytestmark = pytest.mark.usefixtures("few_resamples")
 
@@ -195,6 +195,6 @@ def test_a_study_whose_every_run_failed():
 
 
 def test_runs_left_out_are_counted_and_named():
-    report = dataclasses.replace(made_up_report(scenes=1), left_out=(LeftOut(Path("runs/x"), "still training"),))
+    report = dataclasses.replace(made_up_report(scenes=1), left_out=(Objection(Path("runs/x"), "still training"),))
     assert lacking(report)[-1] == "1 run could not be used: the appendix on notes says which and why."
     assert "Left out: runs/x: still training" in whole(report).inside["li"]

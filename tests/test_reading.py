@@ -66,6 +66,8 @@ def test_a_run_that_nobody_may_read_is_left_out(fake: Path, monkeypatch: pytest.
         return is_file(path)
 
     monkeypatch.setattr(Path, "is_file", refuse)
+    listed = os.listdir
+    monkeypatch.setattr(os, "listdir", lambda path: listed(path) if path != closed else refuse(closed / "listed"))
     assert only_left_out(fake) == f"cannot read {closed / 'experiment.json'}: Permission denied"
 
 
@@ -100,13 +102,26 @@ def test_a_report_without_a_damaged_run_names_it_and_exits_with_1(
     assert f"left out: {damaged}: still training" in capsys.readouterr().err
 
 
-def test_rows_of_a_run_that_lost_its_experiment_are_reported_with_a_note(fake: Path) -> None:
+def test_rows_of_a_run_that_lost_its_experiment_are_reported_and_marked(
+    fake: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = fake / "clevr-6-7-batch_norm-1" / "checkpoints"
     folder.mkdir()
     (folder / "step-8.json").touch()
     material = read([fake])
     assert len(material.runs) == 2
-    assert "clevr-6-7-batch_norm-1 has lost its experiment.json: its rows were made before." in material.notes
+    (damaged,) = material.damaged
+    reason = f"is known by its rows alone: {damaged.path} is not a run: it has no experiment.json any more; put that"
+    assert damaged.reason.startswith(reason)
+    assert f"{damaged.path.name} {damaged.reason}." in material.notes
+    with pytest.raises(SystemExit) as ended:
+        main(["report", str(fake), "--out", str(tmp_path / "out"), "--no-models"])
+    assert ended.value.code == 1
+    shown = capsys.readouterr().err
+    assert f"warning: {damaged.path} {reason}" in shown
+    assert f"1 run is damaged, and what is whole of it was used: {damaged.path.name}; the lines above say why" in shown
+    for page in ("report.md", "index.html"):
+        assert "is known by its rows alone" in (tmp_path / "out" / page).read_text()
 
 
 def test_rows_of_another_protocol_are_refused(fake: Path) -> None:

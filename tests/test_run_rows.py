@@ -40,7 +40,7 @@ from slotnorm.studies.run_evaluation import describe, plan_evaluations, read_jud
 from slotnorm.training import checkpoints, records
 from slotnorm.training.experiment_scenes import evaluation_scenes
 from slotnorm.training.loop import train
-from slotnorm.training.runs import Run
+from slotnorm.training.runs import Objection, Run
 
 NUM = 40
 
@@ -228,6 +228,42 @@ def test_rows_of_other_weights_are_removed_and_made_anew(
     assert read_judgement(run.path)["weights"] == after.header["weights"]
 
 
+@pytest.mark.parametrize("how", ["damaged", "removed", "removed, of rows that do not say their step"])
+def test_rows_of_a_later_step_than_the_newest_whole_one_are_not_removed(run: Run, data: Path, how: str) -> None:
+    """Whoever evaluates an unfinished run after its last checkpoint was lost would lose the rows of that, too."""
+    evaluate(run, data, 3, 4)
+    path = run.path / "rows" / "mine.npz"
+    if "rows" in how:
+        rows = Rows.load(path)
+        rows.save(path, {name: told for name, told in rows.header.items() if name != "step"})
+    before = {file: file.read_bytes() for file in (run.path / "rows").iterdir()}
+    last = run.checkpoints / "step-12.json"
+    last.write_bytes(b"") if how == "damaged" else last.unlink()
+    (job,) = plan_evaluations([run.path], "mine", slots=[3], scenes=NUM, data=data, unfinished=True)
+    sentence = "mine.npz has rows of step 12, and the newest whole checkpoint is of step 8: they would be lost; `slot"
+    with pytest.raises(UserError, match=sentence):
+        job.evaluate()
+    with pytest.raises(UserError, match=sentence):
+        job.score_part(np.arange(4), job.parts_folder / "shard")
+    assert {file: file.read_bytes() for file in before} == before
+    train(run.experiment, run.path.parent, data=data)
+    assert evaluate(Run.open(run.path), data, 3, 4).equals(Rows.load(path))
+    assert path.read_bytes() == before[path]
+
+
+def test_a_run_whose_data_is_gone_does_not_keep_the_others_from_being_evaluated(
+    tmp_path: Path, finished: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    paths = several(finished, tmp_path)
+    moved = Run.open(paths["first"])
+    Run(moved.path, moved.experiment, moved.scenes, moved.data, tmp_path / "gone").write()
+    left_out: list[Objection] = []
+    planned = plan_evaluations([tmp_path], slots=[3], scenes=4, left_out=left_out)
+    assert {job.run.path.parent.name for job in planned} == {"second", "third"}
+    assert [(run.path.parent.name, run.is_damaged) for run in left_out] == [("first", True)]
+    assert f"was trained on {tmp_path / 'gone'}, which is not there any more" in caplog.text
+
+
 def test_fewer_scenes_do_not_replace_more_and_more_do_replace_fewer(
     run: Run, data: Path, whole: Rows, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -262,12 +298,13 @@ def test_runs_that_are_still_training_are_left_out_unless_asked_for(
     jobs = plan_evaluations([run.path, unfinished], "mine", **arguments)
     assert [job.run.path for job in jobs] == [run.path]
     messages = caplog.text
-    assert f"{unfinished} is still training, at step 12 of 400, and left out; --unfinished" in messages
-    with pytest.raises(UserError, match="the only run is not finished; train to the end, or evaluate .* --unfin"):
+    way_out = "train it to the end, or evaluate its newest whole checkpoint with --unfinished"
+    assert f"{unfinished} is still training, at step 12 of 400; {way_out}; it is left out" in messages
+    with pytest.raises(UserError, match=f"the only run cannot be evaluated: .* step 12 of 400; {way_out}$"):
         plan_evaluations([unfinished], "mine", **arguments)
     assert len(plan_evaluations([run.path, unfinished], "mine", unfinished=True, **arguments)) == 2
     shutil.rmtree(unfinished / "checkpoints")
-    with pytest.raises(UserError, match="the only run is not finished; train to the end$"):
+    with pytest.raises(UserError, match="the only run cannot be evaluated: .* at step 0 of 400; train it to the end$"):
         plan_evaluations([unfinished], "mine", unfinished=True, **arguments)
 
 

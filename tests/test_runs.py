@@ -237,6 +237,32 @@ def test_runs_are_found_by_name_in_folders_of_runs(tmp_path: Path, data: Path) -
     assert [run.name for run in runs.find([trained[1].path, tmp_path])] == [trained[n].name for n in (1, 0, 2)]
 
 
+def test_where_no_run_can_be_opened_each_is_named(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "experiment.json").touch()
+    with pytest.raises(
+        UserError, match="none of the 2 runs can be used: .*first/experiment.json is .*second/experiment"
+    ):
+        find([tmp_path])
+
+
+def test_a_run_that_lost_its_experiment_gets_it_back_on_its_own_data_alone(
+    tmp_path: Path, run: Run, data: Path
+) -> None:
+    """The command that trained it writes it again; on other data, or with another recipe, it belongs to another run."""
+    written = (run.path / "experiment.json").read_bytes()
+    (run.path / "experiment.json").unlink()
+    others = tiny.build_scenes(tmp_path / "others", num=40, seed=9).directory
+    with pytest.raises(UserError, match=r"step-12.json was trained on other data \(.*\): move that checkpoint away"):
+        train(run.experiment, run.path.parent, data=others)
+    with pytest.raises(UserError, match="step-12.json belongs to another run, toy-weighted_sum-1: move that"):
+        train(tiny.experiment(batch_size=2), run.path.parent, data=data)
+    assert not (run.path / "experiment.json").exists()
+    assert train(run.experiment, run.path.parent, data=data).finished
+    assert (run.path / "experiment.json").read_bytes() == written
+
+
 def test_a_run_says_which_commit_began_it(tmp_path: Path) -> None:
     def git(*words: str) -> str:
         names = ["-c", "user.name=n", "-c", "user.email=e"]

@@ -22,7 +22,7 @@ from slotnorm.studies.sweep import RunTask, sweep
 from slotnorm.studies.sweep import describe_plan as plan_of_sweep
 from slotnorm.studies.sweep import plan as plan_training
 from slotnorm.training.experiment_scenes import require_built
-from slotnorm.training.runs import LeftOut, require_none_damaged
+from slotnorm.training.runs import Objection, require_none_damaged
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +137,7 @@ def reproduce(asked: Reproduction) -> Report:
     if not isinstance(asked.launcher, Local):
         words = evaluation_words(dataset, slots, None, asked.scenes, asked.data, device=asked.device)
         evaluate_on(asked.launcher, plan_jobs(planned, words), asked.retries)
-    left_out: list[LeftOut] = []
+    left_out: list[Objection] = []
     for _ in evaluate_all(planned, left_out):
         pass
     require_none_damaged(left_out)

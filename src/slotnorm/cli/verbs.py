@@ -195,15 +195,16 @@ def evaluate(
         from slotnorm.studies.jobs import describe_jobs, with_script
         from slotnorm.studies.options import evaluation_words
         from slotnorm.studies.run_evaluation import describe, evaluate_all, plan_evaluations, read_judgement
-        from slotnorm.training.runs import LeftOut, require_none_damaged
+        from slotnorm.training.runs import Objection, require_none_damaged
 
     allocator.keep_freed_memory()
     part = Shard(shard or 0, shards)
     require_launcher(launcher, shards if shard is None else 1, plan)
-    left_out: list[LeftOut] = []
+    left_out: list[Objection] = []
+    used: list[Objection] = []
     planned = plan_evaluations(
         runs, dataset, slots=slots, objects=objects, scenes=scenes, data=data, unfinished=unfinished,
-        batch_size=batch_size, device=device_here(device, launcher), left_out=left_out,
+        batch_size=batch_size, device=device_here(device, launcher), left_out=left_out, used=used,
     )  # fmt: skip
     if shard is not None:
         score_shard(planned, part)
@@ -222,7 +223,7 @@ def evaluate(
     if csv is not None:
         Rows.concat(scored).to_csv(csv)
         print(f"rows: {csv}")
-    require_none_damaged(left_out)
+    require_none_damaged(left_out, used)
 
 
 def judge(run: Annotated[Path, POSITIONAL], data: Path | None = None, device: str = "auto") -> None:
@@ -281,7 +282,7 @@ def _show(report: "Report", folder: Path) -> None:
     print(headline(report))
     print(f"report: {folder / 'report.md'}")
     print(f"page: {folder / 'index.html'}")
-    require_none_damaged(report.left_out)
+    require_none_damaged(report.left_out, report.damaged)
 
 
 @launched(default=lambda: Local(jobs=os.cpu_count() or 1))

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slotnorm.errors import DamagedFile, UserError
-from slotnorm.storage.files import open_to_read
+from slotnorm.storage.files import open_to_read, unreadable
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -87,7 +87,7 @@ def _open(path: Path, formats: tuple[str, ...]) -> tuple["Image.Image", str]:
         with open_to_read(path) as file:
             content = file.read()
     except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+        raise unreadable(path, error) from error
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about odd metadata, and about large sizes, which we refuse ourselves

@@ -49,6 +49,8 @@ class _Header:
     scenes: str | None = newer(None)
     scenes_of_slots: dict[str, _ScenesOfSlots] | None = newer(None)
     sources: tuple[str, ...] = newer(())
+    step: int | None = newer(None)
+    """Of the training, that the weights are of."""
     threads: int | None = newer(None)
     version: int = newer(1)
     versions: dict[str, str] | None = newer(None)

@@ -187,6 +187,7 @@ class Evaluation:
             "num_scenes": len(self.scenes),
             "images": hashlib.sha256(images).hexdigest(),
             "experiment": None if experiment is None else to_document(experiment),
+            "step": None if self.model.trained is None else self.model.trained[0],
             "versions": {
                 "slotnorm": __version__,
                 "torch": torch.__version__,

@@ -23,7 +23,7 @@ from slotnorm.report.safe_names import file_name
 from slotnorm.report.scores import RunScores
 from slotnorm.report.sections import Section
 from slotnorm.report.tables import Table, study_table, zero_shot
-from slotnorm.training.runs import LeftOut
+from slotnorm.training.runs import Objection
 
 
 @dataclass(frozen=True)
@@ -126,10 +126,12 @@ class Report:
     effects: tuple[Effect, ...]
     """How scores change from the training K to three times it."""
     outcomes: tuple[Outcome, ...]
-    left_out: tuple[LeftOut, ...]
+    left_out: tuple[Objection, ...]
     notes: tuple[str, ...]
     provenance: tuple[Mapping[str, Any], ...]
     """One entry per run: name, path, weights, scenes, versions, command, and what the failed-run rule said."""
+    damaged: tuple[Objection, ...] = ()
+    """Runs that something happened to since their rows, which are used, were made."""
 
     @property
     def runs(self) -> list[RunScores]:
@@ -170,7 +172,8 @@ def compose(
     tables = tuple(_transfer_tables(collection.sections))
     provenance = tuple(_provenance(run) for run in collection.runs)
     changes = effects(collection.sections)
-    return Report(tuple(sections), tables, changes, outcomes, collection.left_out, collection.notes, provenance)
+    left_out, notes, damaged = collection.left_out, collection.notes, collection.damaged
+    return Report(tuple(sections), tables, changes, outcomes, left_out, notes, provenance, damaged)
 
 
 def _stems(sections: Sequence[Section]) -> list[str]:

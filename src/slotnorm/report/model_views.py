@@ -5,6 +5,7 @@ they are made, if the run's weights (its newest checkpoint, or an exported file 
 """
 
 import logging
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,7 @@ from slotnorm.report.sections import Section
 from slotnorm.storage.fingerprints import fingerprint
 from slotnorm.training.loading import load
 from slotnorm.training.run_data import scenes_of
-from slotnorm.training.runs import Run
+from slotnorm.training.runs import Run, is_run
 
 _log = logging.getLogger(__name__)
 
@@ -163,6 +164,10 @@ class Inspector:
     def _model(self, run: RunScores) -> SlotModel:
         """The run's model, of the weights that its rows were made with."""
         folder = Path(run.facts["path"])
+        if is_run(folder) and os.path.lexists(folder / "checkpoints"):  # else its weights are those exported into it
+            standing = Run.open(folder).standing()
+            if not standing.finished:
+                raise UserError(f"the weights that were evaluated are not there: it is {standing}; {standing.way_out}")
         model = load(folder, self.device)
         # published weights are rounded, but say what they were rounded from; pictures show no difference
         if (model.rounded_from or fingerprint(model.state_dict())) != run.facts["weights"]:

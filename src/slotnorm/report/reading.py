@@ -21,7 +21,7 @@ from slotnorm.storage.fingerprints import fingerprint
 from slotnorm.storage.schemas import check_document
 from slotnorm.storage.seals import RECORD, read_json, read_sealed
 from slotnorm.storage.serialization import from_document, newer, to_document
-from slotnorm.training.runs import LeftOut, Run, folders_below, is_run, looks_like_run, refusal_of_model
+from slotnorm.training.runs import Objection, Run, Standing, folders_below, looks_like_run, none_left, refusal_of_model
 
 Keep = Callable[[str, Rows], None]
 """What is done with a run's rows as they are read: (the run's folder, its rows)."""
@@ -32,9 +32,11 @@ class RunCollection:
     """The runs of a report, in sections."""
 
     sections: tuple[Section, ...]
-    left_out: tuple[LeftOut, ...]
+    left_out: tuple[Objection, ...]
     notes: tuple[str, ...]
     """What a reader should know: runs scored on other scenes than the rest, rows left aside, rules not asked."""
+    damaged: tuple[Objection, ...] = ()
+    """Runs that something happened to since their rows were made; these are used, and `notes` says so."""
 
     @property
     def runs(self) -> list[RunScores]:
@@ -45,41 +47,41 @@ def read(paths: Iterable[str | Path], keep: Keep | None = None) -> RunCollection
     """Everything in these folders, each a run or a folder of runs (at any depth that makes sense).
 
     Every file of rows is read once, and a run's rows are let go when its scores are made; `keep` is given them before.
-    A run that is damaged is left out with its reason, and the others are reported.
+    A run whose rows are damaged, or not of its last step, is left out with its reason, and the others are reported.
     """
     runs: list[RunScores] = []
-    left_out: list[LeftOut] = []
+    left_out: list[Objection] = []
     notes: list[str] = []
+    damaged: list[Objection] = []
     aside = Aside()
     for folder in find_folders(paths):
         own_notes: list[str] = []
+        own_damage: list[Objection] = []
         try:
-            outcome = _read_run(folder, own_notes)
+            outcome = _read_run(folder, own_notes, own_damage)
         except UserError as error:
-            outcome = LeftOut(folder, str(error), is_damaged=True)
+            outcome = Objection(folder, str(error), is_damaged=True)
         except OSError as error:
             reason = f"cannot read {error.filename or folder}: {error.strerror or error}"
-            outcome = LeftOut(folder, reason, is_damaged=True)
-        if isinstance(outcome, LeftOut):
+            outcome = Objection(folder, reason, is_damaged=True)
+        if isinstance(outcome, Objection):
             left_out.append(outcome)
             continue
         scores, rows = outcome
         if keep is not None:
             keep(scores.facts["path"], rows)
         runs.append(scores.set_aside(aside))
-        notes += own_notes
+        damaged += own_damage
+        notes += [f"{folder.name} {run.reason}." for run in own_damage] + own_notes
         del outcome, rows  # before the next run's are read
     if not runs:
-        reasons = "; ".join(f"{run.path}: {run.reason}" for run in left_out[:3])
-        more = f"; and {len(left_out) - 3} more" if len(left_out) > 3 else ""
-        none = "the only run cannot" if len(left_out) == 1 else f"none of the {len(left_out)} runs can"
-        raise UserError(f"{none} be reported: {reasons}{more}")
+        raise none_left(left_out, "reported")
     _require_one_protocol(runs)
     sections = divide(runs)
     for section in sections:
         _require_same_scenes(section)
         notes += _notes(section)
-    return RunCollection(tuple(sections), tuple(left_out), tuple(dict.fromkeys(notes)))
+    return RunCollection(tuple(sections), tuple(left_out), tuple(dict.fromkeys(notes)), tuple(damaged))
 
 
 def find_folders(paths: Iterable[str | Path]) -> list[Path]:
@@ -108,40 +110,51 @@ def _is_run(folder: Path) -> bool:
     return looks_like_run(folder) or any((folder / FOLDER).glob("*.npz"))
 
 
-def _read_run(folder: Path, notes: list[str]) -> tuple[RunScores, Rows] | LeftOut:
-    """A run's scores and the rows they were made of, or why there are none; what is damaged raises."""
+def _read_run(folder: Path, notes: list[str], damaged: list[Objection]) -> tuple[RunScores, Rows] | Objection:
+    """A run's scores and the rows they were made of, or why there are none; damaged rows raise.
+
+    Whole rows of the last step are used whatever happened to the rest since: what did is added to `damaged`.
+    """
+    if os.path.lexists(folder / FOLDER) and not (folder / FOLDER).is_dir():
+        raise UserError(f"{folder / FOLDER} is not a folder; move it away, and evaluate the run again")
+    has_rows = any((folder / FOLDER).glob("*.npz"))
+    try:
+        run = Run.open(folder) if looks_like_run(folder) else None  # rows alone are enough
+    except UserError as error:
+        if not has_rows:
+            raise
+        run, standing = None, None
+        damaged.append(Objection(folder, f"is known by its rows alone: {error}", is_damaged=True))
+    else:
+        # where there are no checkpoints, nor a link to nothing in their place, rows are what was published
+        standing = None if run is None or (has_rows and not os.path.lexists(run.checkpoints)) else run.standing()
     facts: dict[str, Any] = {"path": str(folder)}
-    if (folder / "experiment.json").is_file():
-        run = Run.open(folder)
+    if run is not None:
         facts |= {"experiment": to_document(run.experiment), "command": run.command, "data": run.data}
-        if os.path.lexists(run.checkpoints):  # also a link to nothing, which is damage
-            standing = run.standing()
-            if standing.finished:
-                record = run.record()
-                facts |= {"step": record.step, "seconds": record.seconds}
-            elif run.step >= standing.steps and any((folder / FOLDER).glob("*.npz")):  # its last checkpoint was whole
-                notes.append(f"{folder.name} is {standing}: its rows were made before; `{run.command}` repairs it.")
-            else:
-                return LeftOut(folder, str(standing), is_damaged=bool(standing.damage))
-        elif not any((folder / FOLDER).glob("*.npz")):
-            return LeftOut(folder, f"still training, at step 0 of {run.experiment.recipe.steps}")
-    elif not any((folder / FOLDER).glob("*.npz")):
-        reason = "it has checkpoints but no experiment.json; put that back, or train it again"
-        return LeftOut(folder, reason, is_damaged=True)
-    elif looks_like_run(folder):
-        notes.append(f"{folder.name} has lost its experiment.json: its rows were made before.")
-    if not any((folder / FOLDER).glob("*.npz")):
-        return LeftOut(folder, f"not evaluated yet; `slotnorm eval {folder}` does it")
+    if not has_rows:
+        if standing is not None and not standing.finished:
+            return _objection(folder, standing)
+        return Objection(folder, f"not evaluated yet; `slotnorm eval {folder}` does it")
     parts = load_rows(folder / FOLDER)
     if not any(map(len, parts)):
-        return LeftOut(folder, f"its files hold no rows; `slotnorm eval {folder}` makes them again")
+        return Objection(folder, f"its files hold no rows; `slotnorm eval {folder}` makes them again")
     rows = _joined(parts, folder, facts, notes).with_columns(run=folder.name)
-    if "step" in facts and facts["weights"] not in ("", fingerprint(Run.open(folder).weights().tensors)):
-        step = facts["step"]
-        return LeftOut(
-            folder,
-            f"its rows are of other weights than it has at step {step}; `slotnorm eval {folder}` makes them anew",
-        )
+    if run is not None and standing is not None:
+        step = facts.pop("step") or run.step  # older rows do not say theirs
+        if not standing.finished and step < standing.steps:
+            return _objection(folder, standing)
+        if not standing.finished:
+            reason = f"is {standing}, and its rows of step {step} were made before; {standing.way_out}"
+            damaged.append(Objection(folder, reason, is_damaged=True))
+        else:
+            record = run.record()
+            facts |= {"step": record.step, "seconds": record.seconds}
+            if facts["weights"] not in ("", fingerprint(run.weights().tensors)):
+                return Objection(
+                    folder,
+                    f"its rows are of other weights than it has at step {record.step}; `slotnorm eval {folder}` makes "
+                    "them anew",
+                )
     _require_own(rows, folder, facts)
     try:
         (scores,) = summarize(rows)
@@ -151,9 +164,15 @@ def _read_run(folder: Path, notes: list[str]) -> tuple[RunScores, Rows] | LeftOu
             f"folder, and run `slotnorm eval {folder}` again"
         ) from None
     judged = _read_judgement(folder)
-    if not any(metric == "f_ari" for _, _, metric in scores.tallies) and is_run(folder):
-        facts["validation"] = Run.open(folder).validation()  # what was measured without labels
+    if run is not None and not any(metric == "f_ari" for _, _, metric in scores.tallies):
+        facts["validation"] = run.validation()  # what was measured without labels
     return dataclasses.replace(scores, failed=judged.get("failed"), facts={**facts, "binding": judged}), rows
+
+
+def _objection(folder: Path, standing: Standing) -> Objection:
+    """Against a run whose last step is not there to be reported."""
+    reason = f"{standing}; {standing.way_out}" if standing.damage else str(standing)
+    return Objection(folder, reason, bool(standing.damage), standing.exit_code)
 
 
 def _require_own(rows: Rows, folder: Path, facts: dict[str, Any]) -> None:
@@ -196,7 +215,7 @@ def _joined(parts: Sequence[Rows], folder: Path, facts: dict[str, Any], notes: l
                 notes.append(f"{folder.name}: not every number of slots is scored on the same scenes of {dataset}.")
     facts |= {
         "weights": weights[0], "scenes": scenes, "versions": headers[0].get("versions", {}),
-        "noise_seed": headers[0].get("noise_seed"),
+        "noise_seed": headers[0].get("noise_seed"), "step": headers[0].get("step"),
     }  # fmt: skip
     return rows
 
@@ -228,7 +247,7 @@ class _Verdict:
 def _read_judgement(folder: Path) -> dict[str, Any]:
     """What the failed-run rule said of the run; empty when it was not asked."""
     path = folder / FOLDER / failed_runs.FILE
-    if not path.is_file():
+    if not os.path.lexists(path):
         return {}
     try:
         judged = read_json(path, RECORD.most_bytes)

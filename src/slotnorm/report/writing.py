@@ -73,6 +73,8 @@ def write_report(
         choice.require_known(collection.sections)
         for run in collection.left_out:
             _log.warning(f"left out: {run.path}: {run.reason}")
+        for run in collection.damaged:
+            _log.warning(f"warning: {run.path} {run.reason}")
         inspector = Inspector(models, data, chosen)
         with Progress("sections", len(collection.sections)) as progress:
 

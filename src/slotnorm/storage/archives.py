@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from slotnorm.errors import DamagedFile, UserError
+from slotnorm.errors import DamagedFile
 from slotnorm.storage import files, seals
 
 _MAGIC = b"\x93NUMPY\x01\x00"
@@ -85,7 +85,7 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
             file.seek(0)
             written = file.read(_MOST_PACKED) if is_ours else b""
     except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+        raise files.unreadable(path, error) from error
     if not seals.has_tail(written):
         raise DamagedFile(f"{path} is not what was written: its seal does not match; delete it and make it again")
     try:

@@ -43,6 +43,19 @@ def open_to_read(path: Path) -> BinaryIO:
     raise OSError(errno.EISDIR, reason, str(path))
 
 
+def unreadable(path: Path, error: OSError) -> UserError:
+    """What is said of a file that the system does not give; what lies there decides the way out."""
+    if not os.path.lexists(path):
+        way_out = "name a file that exists"
+    elif path.is_symlink() or not stat.S_ISREG(os.lstat(path).st_mode):
+        way_out = "move it away, or put a file in its place"
+    elif error.errno in (errno.EACCES, errno.EPERM):
+        way_out = "let this user read it"
+    else:
+        way_out = "put a copy in its place"
+    return UserError(f"cannot read {path}: {error.strerror or error}; {way_out}")
+
+
 def sync_folder(folder: Path) -> None:
     """Make renames and removals in `folder` survive a power loss."""
     descriptor = os.open(folder, os.O_RDONLY)
@@ -101,10 +114,15 @@ def refused_link(path: Path) -> UserError:
     return UserError(f"{path} is a link, and links are not written through; put what it leads to in its place")
 
 
+def require_no_link(path: Path) -> None:
+    """Refuse a link in the place of what is to be written."""
+    if path.is_symlink():
+        raise refused_link(path)
+
+
 def make_subfolder(folder: Path) -> None:
     """Make a folder inside one that the user has named; a link in its place, which may lead elsewhere, is refused."""
-    if folder.is_symlink():
-        raise refused_link(folder)
+    require_no_link(folder)
     if folder.exists() and not folder.is_dir():
         raise UserError(f"cannot make the folder {folder}: there is something else of that name; move it away")
     try:
@@ -123,12 +141,7 @@ def replacing(path: Path, make_folder: bool = True) -> Iterator[Path]:
 
     The folder is made where there is none, unless not to: what somebody removed while it was in use stays away.
     """
-    if not path.name or path.is_dir():
-        raise UserError(f"cannot write {path}: it is a folder; name a file, or move it away")
-    if _is_special(path):
-        raise UserError(
-            f"cannot write {path}: it is not a file, and would be replaced by one; name a file, or move it away"
-        )
+    require_replaceable(path)
     try:
         if make_folder:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -153,6 +166,16 @@ def replacing(path: Path, make_folder: bool = True) -> Iterator[Path]:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
+
+
+def require_replaceable(path: Path) -> None:
+    """Refuse to put a file in the place of what is not one."""
+    if not path.name or path.is_dir():
+        raise UserError(f"cannot write {path}: it is a folder; name a file, or move it away")
+    if _is_special(path):
+        raise UserError(
+            f"cannot write {path}: it is not a file, and would be replaced by one; name a file, or move it away"
+        )
 
 
 def _is_special(path: Path) -> bool:

@@ -14,6 +14,7 @@ import os
 import re
 import secrets
 import socket
+import stat
 import threading
 import time
 from collections.abc import Iterator
@@ -163,8 +164,12 @@ class Lock:
         except OSError as error:
             if error.errno == errno.ELOOP:
                 raise refused_link(self.path) from None
+            if error.errno == errno.EISDIR:
+                raise self._not_a_file() from None
             raise
         try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise self._not_a_file()
             flock = try_flock(descriptor)
             holder = Holder.from_bytes(os.pread(descriptor, _MOST_BYTES, 0))
             verdict = _judge(holder, flock, descriptor, self.folder)
@@ -282,6 +287,9 @@ class Lock:
             return _identity(os.stat(self.path, follow_symlinks=False)) == _identity(os.fstat(descriptor))
         except FileNotFoundError:
             return False
+
+    def _not_a_file(self) -> UserError:
+        return UserError(f"cannot write to {self.folder}: {self.path} is not a file; move it away")
 
     def _locked(self, holder: Holder | None) -> Locked:
         who = holder or "another process"

@@ -89,7 +89,7 @@ def read_bounded(path: Path, most_bytes: int) -> bytes:
         with files.open_to_read(path) as file:
             content = file.read(most_bytes + 1)
     except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+        raise files.unreadable(path, error) from error
     if len(content) > most_bytes:
         raise DamagedFile(f"{path} is larger than {most_bytes} bytes: not a document of slotnorm, and not read")
     return content

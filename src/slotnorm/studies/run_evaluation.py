@@ -31,7 +31,7 @@ from slotnorm.storage.locks import Lock
 from slotnorm.storage.schemas import read_document
 from slotnorm.storage.seals import write_sealed
 from slotnorm.studies.test_sets import find_tests, open_scenes, slots_of, study_of
-from slotnorm.training.runs import LeftOut, Run, find
+from slotnorm.training.runs import Objection, Run, Standing, find, none_left
 
 _log = logging.getLogger(__name__)
 
@@ -79,8 +79,26 @@ class RunEvaluation:
         rows = {number: kept[number] for number in self.slots if self._suffices(kept.get(number), header)}
         return Rows.concat(list(rows.values()), header) if len(rows) == len(set(self.slots)) else None
 
+    def require_no_later_rows(self) -> None:
+        """Refuse to evaluate an earlier step than rows are of: the weights of those may be lost, and they would be."""
+        header = self.evaluation.header
+        for path in row_files.row_files(self.folder):
+            try:
+                kept = row_files.load_file(path).header
+            except UserError:
+                continue
+            if kept.get("weights", "") == header["weights"]:
+                continue
+            last = self.run.experiment.recipe.steps  # rows that do not say their step are of a finished run
+            if (step := kept.get("step") or last) > (now := header["step"] or last):
+                raise UserError(
+                    f"{path} has rows of step {step}, and the newest whole checkpoint is of step {now}: they would be "
+                    f"lost; `{self.run.command}` trains to there again, or move {self.folder} away"
+                )
+
     def score_part(self, positions: NDArray[np.int64], folder: Path) -> None:
         """Score these scenes alone and keep them in `folder`, below `parts_folder`, where `evaluate` looks first."""
+        self.require_no_later_rows()
         number = max((int(path.stem) for path in folder.glob("*.npz")), default=0)
         for lacking, numbers in self.lacking(positions, folder):
             for part in self.evaluation.parts(lacking, numbers, self.batch_size):
@@ -100,6 +118,7 @@ class RunEvaluation:
         make_subfolder(self.folder)
         with Lock(self.folder) as lock:
             header = self.evaluation.header
+            self.require_no_later_rows()
             on_disk = self._read(header)
             kept = self._usable(on_disk)
             rows = {number: kept[number] for number in self.slots if self._suffices(kept.get(number), header)}
@@ -259,41 +278,43 @@ def plan_evaluations(
     unfinished: bool = False,
     batch_size: int = 64,
     device: str | torch.device = "auto",
-    left_out: list[LeftOut] | None = None,
+    left_out: list[Objection] | None = None,
+    used: list[Objection] | None = None,
 ) -> list[RunEvaluation]:
     """What to evaluate: the runs at `paths` (each a run or a folder of runs) on a set; nothing is computed yet.
 
     `dataset` None is the test sets of the run's study; else a set's name (clevr6), or a dataset's (clevr: its widest
     set); with `data`, a folder, any name will do. `objects` (fewest, most) filters. `scenes` is how many are scored
     and `slots` the numbers of slots; None is what the study says. Runs that are still training are left out,
-    unless `unfinished`, and so are damaged ones; each is named, and added to `left_out`. Models are moved to `device`
-    (auto, cpu, cuda or mps).
+    unless `unfinished`, and so are damaged ones; each is named, and added to `left_out`. Of a damaged one `unfinished`
+    takes what is whole; it is added to `used`. Models are moved to `device` (auto, cpu, cuda or mps).
     """
     if batch_size < 1:
         raise UserError(f"--batch-size is {batch_size}, but must be at least 1")
     chosen = choose_device(device)
     asked = None if slots is None else tuple(slots)
     left_out = [] if left_out is None else left_out
-    runs = _finished_runs(find(paths, left_out), unfinished, left_out)
     planned: list[RunEvaluation] = []
-    for run in runs:
-        tests = find_tests(run, dataset, objects, data)
-        try:
+    errors: list[UserError] = []
+    for run in _finished_runs(find(paths, left_out), unfinished, left_out, [] if used is None else used):
+        try:  # an Evaluation refuses what cannot be, before hours are spent
+            tests = find_tests(run, dataset, objects, data)
             model = run.model().to(chosen)
+            numbers = asked if asked is not None else tuple(k for k in slots_of(run) if model.takes(k)) or slots_of(run)
+            for test in tests:
+                evaluation = Evaluation(model, open_scenes(run, test, objects, scenes, data, chosen), numbers)
+                planned.append(RunEvaluation(run, test, evaluation, batch_size))
         except UserError as error:
-            if run is runs[-1] and not planned:  # there is no other
-                raise
-            _log.warning(f"warning: {error}; {run.path} is left out")
-            left_out.append(LeftOut(run.path, str(error), is_damaged=True))
-            continue
-        numbers = asked if asked is not None else tuple(k for k in slots_of(run) if model.takes(k)) or slots_of(run)
-        for test in tests:  # an Evaluation refuses what cannot be, before hours are spent
-            evaluation = Evaluation(model, open_scenes(run, test, objects, scenes, data, chosen), numbers)
-            planned.append(RunEvaluation(run, test, evaluation, batch_size))
+            errors.append(error)
+            left_out.append(Objection(run.path, str(error), is_damaged=True, exit_code=error.exit_code))
+    if errors and not planned:
+        raise errors[0] if len({str(error) for error in errors}) == 1 else none_left(left_out, "evaluated")
+    for objection in left_out[len(left_out) - len(errors) :]:
+        _log.warning(f"warning: {objection.reason}; {objection.path} is left out")
     return planned
 
 
-def evaluate_all(planned: Sequence[RunEvaluation], left_out: list[LeftOut]) -> Iterator[tuple[RunEvaluation, Rows]]:
+def evaluate_all(planned: Sequence[RunEvaluation], left_out: list[Objection]) -> Iterator[tuple[RunEvaluation, Rows]]:
     """The rows of each, as they are made; one that cannot be is named and added to `left_out`, and the others go on.
 
     Where none can be, the first one's reason is raised.
@@ -308,7 +329,7 @@ def evaluate_all(planned: Sequence[RunEvaluation], left_out: list[LeftOut]) -> I
             reason = str(error)
             if len(planned) > 1:
                 _log.warning(f"warning: {evaluation.run.path} on {evaluation.test.name} was not evaluated: {reason}")
-            left_out.append(LeftOut(evaluation.run.path, reason, is_damaged=True))
+            left_out.append(Objection(evaluation.run.path, reason, is_damaged=True))
             continue
         done += 1
         yield evaluation, rows
@@ -387,25 +408,33 @@ def _load_parts(folder: Path) -> Iterator[Scores]:
             path.unlink()
 
 
-def _finished_runs(runs: Sequence[Run], unfinished: bool, left_out: list[LeftOut]) -> list[Run]:
-    kept = []
+def _finished_runs(
+    runs: Sequence[Run], unfinished: bool, left_out: list[Objection], used: list[Objection]
+) -> list[Run]:
+    """Those that have what is to be evaluated; the others are named, and so are damaged ones."""
+    kept: list[Run] = []
+    remarks: list[tuple[Objection, str]] = []
     for run in runs:
-        standing = run.standing()
-        if standing.finished or (unfinished and standing.step):
+        try:
+            standing = run.standing()
+        except OSError as error:  # nobody may look into it
+            reason = f"cannot read {error.filename or run.path}: {error.strerror or error}"
+            standing = Standing(0, run.experiment.recipe.steps, reason, "allow this user to read it")
+        is_kept = standing.finished or (unfinished and standing.step > 0)
+        way_out = standing.way_out
+        if standing.step and not unfinished:
+            way_out += ", or evaluate its newest whole checkpoint with --unfinished"
+        objection = Objection(run.path, f"{standing}; {way_out}", bool(standing.damage), standing.exit_code)
+        if is_kept:
             kept.append(run)
-            continue
-        way_out = "" if unfinished or not standing.step else "; --unfinished evaluates its newest checkpoint"
-        if standing.damage:
-            way_out = f"; `{run.command}` repairs it"
-        level = logging.WARNING if standing.damage else logging.INFO
-        _log.log(level, f"note: {run.path} is {standing}, and left out{way_out}")
-        left_out.append(LeftOut(run.path, str(standing), is_damaged=bool(standing.damage)))
+        if not is_kept or (standing.damage and not standing.finished):
+            (used if is_kept else left_out).append(objection)
+            remarks.append((objection, "evaluated as far as it is whole" if is_kept else "left out"))
     if not kept:
-        none = "the only run is not" if len(runs) == 1 else f"none of the {len(runs)} runs is"
-        raise UserError(
-            f"{none} finished; train to the end"
-            + ("" if unfinished else ", or evaluate what there is with --unfinished")
-        )
+        raise none_left(left_out, "evaluated")
+    for objection, fate in remarks:
+        level = logging.WARNING if objection.is_damaged else logging.INFO
+        _log.log(level, f"note: {objection.path} is {objection.reason}; it is {fate}")
     return kept
 
 

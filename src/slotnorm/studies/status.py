@@ -31,7 +31,7 @@ class RunStatus:
     path: Path
     state: State
     step: int = 0
-    """The newest that its metrics tell of."""
+    """Of the newest whole checkpoint; while it is trained the newest that its metrics tell of."""
     steps: int = 0
     """All that were asked for."""
     rate: float | None = None
@@ -135,17 +135,19 @@ def _readable_status(folder: Path) -> RunStatus:
         return _job_status(folder)
     run = Run.open(folder) if is_run(folder) or not asked.is_file() else None
     experiment = read_experiment(asked) if asked.is_file() or run is None else run.experiment
-    step, steps = 0 if run is None else run.logged_step, experiment.recipe.steps
     standing = None if run is None else run.standing()
-    if standing is not None and standing.step >= steps:
-        return RunStatus(folder, "finished", standing.step, steps)
+    step, steps = 0 if standing is None else standing.step, experiment.recipe.steps
+    if standing is not None and step >= steps:
+        return RunStatus(folder, "finished", step, steps)
     if (holder := lock_holder(folder)) is not None:
+        if run is not None:  # who trains it writes the metrics now
+            step = max(step, min(run.logged_step, steps))
         return RunStatus(folder, "runs", step, steps, _rate(run, step), holder + _silence(folder))
     note = read_note(folder)
     if note is not None and note.state == "failed":
         return RunStatus(folder, "failed", step, steps, note=note.reason)
     given = "" if note is None else f"given to {note.on}" if note.state == "submitted" else note.reason
-    damage = str(standing) if standing is not None and standing.damage else ""
+    damage = f"{standing}; {standing.way_out}" if standing is not None and standing.damage else ""
     return RunStatus(folder, "waits", step, steps, note="; ".join(filter(None, (given, damage))))
 
 

@@ -41,6 +41,15 @@ class RunTask(Task):
             return False
 
     @property
+    def saved_step(self) -> int:
+        """Where its training would go on from."""
+        run = self._open()
+        try:
+            return 0 if run is None else run.standing().step
+        except OSError:
+            return 0
+
+    @property
     def progress(self) -> int:
         """How far the run has come, as its metrics say."""
         run = self._open()
@@ -82,7 +91,7 @@ def describe_plan(tasks: Sequence[RunTask]) -> str:
     """What a sweep would do with each run, one line each, and how much there is to train."""
     lines, left = [], 0
     for task in tasks:
-        steps, done = task.size, task.progress
+        steps, done = task.size, task.saved_step
         if task.state == "skipped":
             lines.append(f"{task.path}: finished, {steps} steps")
             continue

@@ -18,6 +18,10 @@ from slotnorm.training.records import Environment, FileFacts, Progress, Record, 
 
 _log = logging.getLogger(__name__)
 
+RESTORE = "restore one of them from a copy, or train into another folder with --into"
+MOVE_AWAY = "move that checkpoint away, or train into another folder with --into"
+"""The ways out where no checkpoint can be used, whoever says so."""
+
 _NAME = re.compile(r"step-(\d+)\.(safetensors|optimizer\.safetensors|json)")
 
 
@@ -111,24 +115,31 @@ def examine(folder: Path) -> Examination:
     return Examination(None, tuple(damage))
 
 
-def newest(folder: Path, identity: str | None = None) -> Record | None:
+def obstacle(folder: Path, step: int) -> str:
+    """What would refuse a save of a later step: something that is not a file under its name; empty if nothing would."""
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if (name := _NAME.fullmatch(path.name)) and int(name[1]) > step:
+            try:
+                files.require_replaceable(path)
+            except UserError as refusal:
+                return str(refusal)
+    return ""
+
+
+def newest(folder: Path, identity: str | None = None, data: str | None = None) -> Record | None:
     """The record of the newest whole checkpoint, None when there is none at all.
 
     Damaged ones are named and passed over; when all are, `NoUsableCheckpoint` lists them and nothing is touched. With
-    `identity` a checkpoint of another run is refused.
+    `identity` and `data` a checkpoint of another run is refused.
     """
     examination = examine(folder)
     record, damage = examination.record, examination.damage
     if record is None and damage:
         raise NoUsableCheckpoint(
-            f"every checkpoint in {folder} is damaged: {'; '.join(damage)}; nothing was deleted: restore one of them "
-            "from a copy, or train into another folder with --into"
+            f"every checkpoint in {folder} is damaged: {'; '.join(damage)}; nothing was deleted: {RESTORE}"
         )
-    if record is not None and identity not in (None, record.identity):
-        raise UserError(
-            f"{folder / f'step-{record.step}.json'} belongs to another run, {record.run}: "
-            "move that checkpoint away, or train into another folder with --into"
-        )
+    if record is not None and identity and data and (foreign := record.foreign(identity, data)):
+        raise UserError(f"{folder / f'step-{record.step}.json'} {foreign}: {MOVE_AWAY}")
     if record is not None:
         for reason in damage:
             _log.warning(f"warning: passing over a damaged checkpoint: {reason}; going on from step {record.step}")

@@ -25,6 +25,7 @@ from slotnorm.runtime.devices import choose_device
 from slotnorm.runtime.progress import Progress
 from slotnorm.runtime.ranks import Ranks, joined
 from slotnorm.runtime.signals import Stop
+from slotnorm.storage import files
 from slotnorm.storage.locks import NAME as LOCK
 from slotnorm.storage.locks import Lock
 from slotnorm.storage.serialization import differences, to_document
@@ -91,6 +92,8 @@ def train(
             stack.callback(_remove_if_empty, path)
             lock = stack.enter_context(Lock(path))
             checkpoints.remove_temporaries(path, *_TEMPORARIES)
+            if (path / "checkpoints").is_dir():  # before scenes are made, and steps taken that cannot be saved
+                files.require_no_link(path / "checkpoints")
             if lock.left_by:
                 _log.info(f"note: {path} was left by {lock.left_by}, which has died; taking over")
         else:
@@ -142,7 +145,10 @@ class Trainer:
         """Continue from the newest whole checkpoint, if there is one; all ranks take the first one's state."""
         step = torch.zeros(1, dtype=torch.int64, device=self.ranks.device)
         if self.ranks.first:
-            record = checkpoints.newest(self.run.checkpoints, self.experiment.identity)
+            record = checkpoints.newest(self.run.checkpoints, self.experiment.identity, self.run.data)
+            obstacle = checkpoints.obstacle(self.run.checkpoints, record.step if record else 0)
+            if obstacle:  # before steps are taken that cannot be saved
+                raise UserError(obstacle)
             self.metrics = MetricsFile(self.run.path / METRICS, record.metrics if record else None)
             self.observers.put_first(self.metrics)
             if record is not None:

@@ -90,6 +90,12 @@ class Record(Environment, Progress):
         if self.metrics.step != self.step:
             raise UserError(f"metrics are those of step {self.metrics.step}, not {self.step}")
 
+    def foreign(self, identity: str, data: str) -> str:
+        """Why it is not of the run of this experiment on this data; empty when it is."""
+        if self.identity != identity:
+            return f"belongs to another run, {self.run}"
+        return "" if self.data == data else f"was trained on other data ({self.data[:12]}, not {data[:12]})"
+
     @property
     def environment(self) -> Environment:
         """That it was saved in."""

@@ -3,14 +3,15 @@
 import dataclasses
 import functools
 import logging
+import os
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from slotnorm import __version__
 from slotnorm.config import Experiment, dataset_label
-from slotnorm.errors import DamagedFile, UserError, printable
+from slotnorm.errors import DamagedFile, NoUsableCheckpoint, UserError, printable
 from slotnorm.experiments import command_line
 from slotnorm.models import SlotModel, weights
 from slotnorm.models.pretrained import is_pretrained
@@ -46,9 +47,18 @@ class Run:
     def open(cls, path: str | Path) -> "Run":
         """Open a run that was started; its experiment is read and checked, its weights only when they are asked for."""
         path = Path(path)
-        if not (path / "experiment.json").is_file():
-            raise UserError(f"{path} is not a run: it has no experiment.json; `slotnorm train` makes one")
-        document = experiment_file.read_run_document(path / "experiment.json")
+        if not is_run(path):
+            refusal = f"{path} is not a run: it has no experiment.json"
+            if os.path.lexists(path / "experiment.json"):
+                raise UserError(f"{refusal}, but something else of that name, which is not a file; move it away")
+            if looks_like_run(path):
+                raise UserError(f"{refusal} any more; put that back, or the command that trained it writes it again")
+            raise UserError(f"{refusal}; `slotnorm train` makes one")
+        try:
+            document = experiment_file.read_run_document(path / "experiment.json")
+        except DamagedFile as damage:
+            way_out = "put a copy back or, without one, delete it: the command that trained the run writes it again"
+            raise DamagedFile(f"{damage}; {way_out}") from damage
         source = None if document.source is None else Path(document.source)
         return cls(path, document.experiment, document.scenes, document.data, source)
 
@@ -83,13 +93,21 @@ class Run:
         """How far it is, as its files prove: every byte of the newest checkpoint is looked at."""
         steps, examination = self.experiment.recipe.steps, checkpoints.examine(self.checkpoints)
         record, damage = examination.record, "; ".join(examination.damage)
-        if record is not None and record.identity != self.experiment.identity:
-            return Standing(0, steps, f"{self.checkpoints / f'step-{record.step}.json'} belongs to another run")
-        return Standing(0 if record is None else record.step, steps, damage)
+        if record is not None and (foreign := record.foreign(self.experiment.identity, self.data)):
+            reason = f"{self.checkpoints / f'step-{record.step}.json'} {foreign}"
+            return Standing(0, steps, reason, checkpoints.MOVE_AWAY)
+        if record is None and damage:
+            return Standing(0, steps, damage, checkpoints.RESTORE, NoUsableCheckpoint.exit_code)
+        step = 0 if record is None else record.step
+        if step >= steps:
+            return Standing(step, steps, damage, "")
+        way_out = f"`{self.command}` repairs it" if damage else "train it to the end"
+        obstacle = checkpoints.obstacle(self.checkpoints, step)
+        return Standing(step, steps, damage, f"{obstacle}; then {way_out}" if obstacle else way_out)
 
     def record(self) -> Record:
         """The record of the newest whole checkpoint: step, hashes, versions, threads, seconds of training."""
-        record = checkpoints.newest(self.checkpoints, self.experiment.identity)
+        record = checkpoints.newest(self.checkpoints, self.experiment.identity, self.data)
         if record is None:
             raise UserError(f"{self.path} has no checkpoint yet; continue it with `{self.command}`")
         return record
@@ -170,6 +188,10 @@ class Standing:
     """All of its recipe."""
     damage: str
     """What is wrong with newer checkpoints; empty when there are none."""
+    way_out: str
+    """What brings it to its end; empty when it is there."""
+    exit_code: int = UserError.exit_code
+    """What a command ends with that needs this run."""
 
     @property
     def finished(self) -> bool:
@@ -179,7 +201,9 @@ class Standing:
         if self.finished:
             return f"finished, at step {self.step}"
         where = f"at step {self.step} of {self.steps}"
-        return f"damaged ({self.damage}), whole {where}" if self.damage else f"still training, {where}"
+        if not self.damage:
+            return f"still training, {where}"
+        return f"damaged ({self.damage}), {f'whole {where}' if self.step else 'and no checkpoint can be used'}"
 
 
 def start(path: Path, experiment: Experiment, scenes: int, data: str, source: Path | None = None) -> Run:
@@ -188,6 +212,7 @@ def start(path: Path, experiment: Experiment, scenes: int, data: str, source: Pa
     `scenes` is how many it learns from, `data` the fingerprint of their set and `source` its folder, if one was given.
     """
     if not (path / "experiment.json").exists():
+        checkpoints.newest(path / "checkpoints", experiment.identity, data)  # of one that has lost its experiment.json
         run = Run(path, experiment, scenes, data, source)
         run.write()
         sync_folder(path.parent)
@@ -221,37 +246,59 @@ def _difference(run: Run, experiment: Experiment, scenes: int, data: str, source
 
 
 @dataclasses.dataclass(frozen=True)
-class LeftOut:
-    """A run that is not used with the others, and why."""
+class Objection:
+    """What is to be said against a run that is not used with the others, or only in part."""
 
     path: Path
     reason: str
     is_damaged: bool = False
     """Whether something happened to it, as against a run that only lacks steps or rows."""
+    exit_code: int = UserError.exit_code
+    """What a command ends with that has no other run."""
 
 
-class SomeLeftOut(UserError):
+class SomeDamaged(UserError):
     """The other runs were used, and what there was to say of them is said."""
 
     exit_code = 1
 
 
-def require_none_damaged(left_out: Iterable[LeftOut]) -> None:
-    """Raise `SomeLeftOut` if something happened to any of them: they were named, but a script reads no notes."""
-    damaged = {run.path: run.reason for run in left_out if run.is_damaged}
-    if damaged:
-        names = ", ".join(path.name for path in list(damaged)[:3]) + (", ..." if len(damaged) > 3 else "")
-        number = "1 run" if len(damaged) == 1 else f"{len(damaged)} runs"
-        raise SomeLeftOut(f"{number} could not be used: {names}; the lines above say why, and the others are done")
+def require_none_damaged(left_out: Iterable[Objection], used: Iterable[Objection] = ()) -> None:
+    """Raise `SomeDamaged` if something happened to any of them: they were named, but a script reads no notes.
+
+    Of those that are `used` something else than what is damaged was.
+    """
+    left_out = list(left_out)
+    used = [run for run in used if run.path not in {other.path for other in left_out}]
+    sentences = []
+    for runs, fate in ((left_out, "could not be used"), (used, "{be} damaged, and what is whole of {it} was used")):
+        names = [path.name for path in dict.fromkeys(run.path for run in runs if run.is_damaged)]
+        if names:
+            number, be, it = ("1 run", "is", "it") if len(names) == 1 else (f"{len(names)} runs", "are", "them")
+            shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+            sentences.append(f"{number} {fate.format(be=be, it=it)}: {shown}")
+    if sentences:
+        raise SomeDamaged(f"{'; '.join(sentences)}; the lines above say why, and the others are done")
 
 
-def find(paths: Iterable[str | Path], left_out: list[LeftOut] | None = None) -> list[Run]:
+def none_left(left_out: Sequence[Objection], verb: str) -> UserError:
+    """That there is no run to be evaluated, reported, ... (the `verb`), and what is to be said against each."""
+    reasons = "; ".join(f"{run.path}: {run.reason}" for run in left_out[:3])
+    more = f"; and {len(left_out) - 3} more" if len(left_out) > 3 else ""
+    none = "the only run cannot" if len(left_out) == 1 else f"none of the {len(left_out)} runs can"
+    error = UserError(f"{none} be {verb}: {reasons}{more}")
+    codes = {run.exit_code for run in left_out}
+    error.exit_code = codes.pop() if len(codes) == 1 else UserError.exit_code
+    return error
+
+
+def find(paths: Iterable[str | Path], left_out: list[Objection] | None = None) -> list[Run]:
     """The runs at `paths`, each a run or a folder of runs, by name; a path without any is refused.
 
-    One that cannot be opened is named and left out, unless there is no other, and added to `left_out`.
+    One that cannot be opened is named and left out, and added to `left_out`; where none can, all are refused.
     """
     runs: dict[Path, Run] = {}
-    refusals: dict[Path, UserError] = {}
+    refusals: dict[Path, Objection] = {}
     for path in map(Path, paths):
         folders = folders_below(path, looks_like_run)
         if not folders:
@@ -263,15 +310,16 @@ def find(paths: Iterable[str | Path], left_out: list[LeftOut] | None = None) -> 
             try:
                 runs.setdefault(folder.resolve(), Run.open(folder))
             except UserError as error:
-                refusals.setdefault(folder.resolve(), error)
+                refusals.setdefault(folder.resolve(), Objection(folder, str(error), is_damaged=True))
             except OSError as error:
-                refusals.setdefault(folder.resolve(), UserError(f"cannot read {folder}: {error.strerror or error}"))
+                reason = f"cannot read {folder}: {error.strerror or error}"
+                refusals.setdefault(folder.resolve(), Objection(folder, reason, is_damaged=True))
     if refusals and not runs:
-        raise next(iter(refusals.values()))
-    for folder, refusal in refusals.items():
-        _log.warning(f"warning: {refusal}; that run is left out")
+        raise none_left(list(refusals.values()), "used")
+    for refusal in refusals.values():
+        _log.warning(f"warning: {refusal.reason}; that run is left out")
         if left_out is not None:
-            left_out.append(LeftOut(folder, str(refusal), is_damaged=True))
+            left_out.append(refusal)
     return list(runs.values())
 
 
@@ -292,7 +340,8 @@ def is_run(folder: Path) -> bool:
 def looks_like_run(folder: Path) -> bool:
     """Whether it is a run, or was one before something happened to it: whoever searches hears of these, too."""
     try:
-        return is_run(folder) or bool(checkpoints.committed(folder / "checkpoints"))
+        names = os.listdir(folder) if folder.is_dir() else ()
+        return not {"experiment.json", METRICS}.isdisjoint(names) or bool(checkpoints.committed(folder / "checkpoints"))
     except OSError:  # nobody may look into it
         return True
 
