@@ -145,13 +145,13 @@ def _runs(contents: SectionContents) -> str:
     dataset, number = section.sets[0], section.train_slots
     metrics = [(label, name) for label, name in (("F-ARI", "f_ari"), ("ARI", "ari")) if name in section.metrics()]
     scored = [f"{label}, K {number}" for label, _ in metrics]
-    lines = [[f"on {dataset}", *scored, "moving", "sharing", "coherence", "by the rule"]]
+    lines = [[f"on {dataset}", *scored, "moving", "sharing", "coherence", "slots"]]
     for norm in section.norms:
         for run in sorted(section.of(norm), key=lambda member: member.seed):
             scores = [run.mean(dataset, name, number, source=section.source(name)).value for _, name in metrics]
             judged = run.facts["binding"]
             statistics = [f"{judged[name]:.2f}" for name in ("moving", "sharing", "coherence")]
-            verdict = f"FAILED: {judged['reason']}" if judged["failed"] else "binds"
+            verdict = f"FAILED: {judged['reason']}" if judged["failed"] else "follow objects"
             lines.append([f"`{run.name}`", *map(fixed, scores), *statistics, verdict])
     return _table(lines)
 

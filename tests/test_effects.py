@@ -14,9 +14,11 @@ from made_up_rows import SHAPES, made_up
 from slotnorm.evaluation.rows import Rows
 from slotnorm.report import resampling
 from slotnorm.report.appearance import signed
-from slotnorm.report.drawing import forest_figure
+from slotnorm.report.drawing import fonts, forest_figure
+from slotnorm.report.drawing.choice import Choice
 from slotnorm.report.drawing.forest_figure import draw_forest, forests
 from slotnorm.report.drawing.sheet import Block, Words
+from slotnorm.report.drawing.style import STYLES
 from slotnorm.report.effects import ALL, PROPOSED_LESS_OTHERS, WITHOUT_FAILED, Effect, effects, to_csv, to_markdown
 from slotnorm.report.scores import summarize
 from slotnorm.report.sections import Section
@@ -244,6 +246,42 @@ def test_every_study_of_the_forest_plot_stands_on_its_own_ground(
         assert len(shaded) == (number % 2 == 0), "every other study is shaded"
         if shaded and following is not None:
             assert shaded[0].bottom < following.y
+
+
+@pytest.mark.parametrize("width", ["page", "column"])
+@pytest.mark.parametrize("style", STYLES)
+def test_words_of_the_forest_plot_stay_on_its_sheet_and_apart(
+    measured: tuple[Effect, ...], monkeypatch: pytest.MonkeyPatch, style: str, width: str
+) -> None:
+    monkeypatch.setattr(forest_figure, "files", lambda sheet, form: {"sheet": sheet})
+    for forest in forests(measured):
+        sheet: Any = draw_forest(forest, Choice(style, width).form)["sheet"]  # type: ignore[arg-type]
+        edges: dict[float, list[tuple[float, float]]] = {}
+        for item in sheet.items:
+            if isinstance(item, Words):
+                wide = fonts.width(item.text, item.size, item.bold)
+                left = item.x - wide / 2 * (item.anchor == "middle")
+                assert left >= 0, item.text
+                assert left + wide <= sheet.width + 0.01, item.text
+                if item.anchor == "middle":
+                    edges.setdefault(item.y, []).append((left, left + wide))
+        for line in edges.values():
+            assert len(line) > 1, "one number alone is no scale"
+            assert all(right < left for (_, right), (left, _) in itertools.pairwise(sorted(line)))
+
+
+def test_a_study_without_a_metric_has_no_empty_rows_below_it(
+    measured: tuple[Effect, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forest_figure, "files", lambda sheet, form: {"sheet": sheet})
+    (forest, *_) = forests(measured)
+    group = forest.groups[0]
+    alone = [replace(row, marks={"f_ari": row.marks["f_ari"]}) for row in group.rows]
+    two = replace(forest, groups=(group, replace(group, title="F-ARI alone", rows=tuple(alone))))
+    sheet: Any = draw_forest(two, Choice("slides", "column").form)["sheet"]
+    titles = [item.text for item in sheet.items if isinstance(item, Words)]
+    assert titles.count(group.title) == 2, "below each other: F-ARI, ARI"
+    assert titles.count("F-ARI alone") == 1
 
 
 @pytest.mark.parametrize(("value", "words"), [(0.0, "0.000"), (-0.0002, "0.000"), (-0.1, "−0.100"), (0.02, "+0.020")])

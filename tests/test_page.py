@@ -16,7 +16,7 @@ from slotnorm.errors import UserError
 from slotnorm.evaluation.diagnosis import OCCUPIED
 from slotnorm.experiments import MAIN
 from slotnorm.report import background_figure
-from slotnorm.report.appearance import AVERAGE_PRECISIONS, looks
+from slotnorm.report.appearance import AVERAGE_PRECISIONS, fixed, looks
 from slotnorm.report.contents import compose
 from slotnorm.report.diagnostics import Diagnostics
 from slotnorm.report.drawing.axes import round_numbers
@@ -277,13 +277,14 @@ def test_curves_hold_the_medians_of_the_figures_once(report, page):
         for curve in drawn[0]:
             own = panel.curves[curve["norm"]]
             assert curve["at"] == own.x.tolist()
-            assert curve["low"] == pytest.approx(own.low.tolist(), abs=1e-7)
-            assert curve["high"] == pytest.approx(own.high.tolist(), abs=1e-7)
+            for edge in ("low", "high"):
+                assert [f"{value:.3f}" for value in curve[edge]] == [fixed(value) for value in getattr(own, edge)]
             assert len(curve["runs"]) == len(own.runs)
     kept = [
         panel for figure in report.sections[0].results.figures_without_failed for row in figure.rows for panel in row
     ]
     assert told[0]["kept"]["curves"][2]["median"] == _rounded(kept[0], "weighted_sum")
+    assert told[0]["kept"]["curves"][0] == {"norm": MAIN[0]}, "none of its runs failed: the curve is among all"
     assert all("kept" in panel for panel in told if panel["trained"] is not None)
     assert {attributes["data-panel"] for attributes in page.all("div") if "data-panel" in attributes} == set(
         page.data["panels"]
@@ -291,7 +292,12 @@ def test_curves_hold_the_medians_of_the_figures_once(report, page):
 
 
 def _rounded(panel, norm: str) -> list[float]:
-    return [round(value, 7) for value in panel.curves[norm].median.tolist()]
+    """As they are in the page: four decimals, or more where four would not round to the table's three."""
+    values = panel.curves[norm].median.tolist()
+    return [
+        next(round(value, places) for places in range(4, 8) if fixed(round(value, places)) == fixed(value))
+        for value in values
+    ]
 
 
 def test_the_figure_on_the_background_is_there_with_its_words_and_readings(report, page):
@@ -307,8 +313,8 @@ def test_the_figure_on_the_background_is_there_with_its_words_and_readings(repor
     assert content["points"] == list(range(5, 16))
     assert content["marked"] == [5, 10, 15]
     for curve in content["all"]["curves"]:
-        assert curve["median"] == pytest.approx(panel.curves[curve["norm"]].median.tolist(), abs=1e-7)
-        assert curve["across"] == pytest.approx(panel.across[curve["norm"]].median.tolist(), abs=1e-7)
+        assert curve["median"] == pytest.approx(panel.curves[curve["norm"]].median.tolist(), abs=1e-4)
+        assert curve["across"] == pytest.approx(panel.across[curve["norm"]].median.tolist(), abs=1e-4)
         low, high = content["all"]["across_limits"]
         assert low < min(curve["across"]) <= max(curve["across"]) < high
     divided = [content for content in page.data["panels"].values() if content["even"]]
@@ -368,7 +374,7 @@ def test_failed_runs_are_counted_and_tables_are_there_twice(page):
     assert len(page.all("div", class_="all")) == len(page.all("div", class_="kept")) == 3, "effect and two tables"
     assert "2 of 3 runs" in page.text
     assert "failed: noise masks" in page.inside["td"]
-    assert "follows objects" in page.inside["td"]
+    assert "follow objects" in page.inside["td"]
     assert page.all("input", type="checkbox")[0]["id"] == "without-failed"
 
 

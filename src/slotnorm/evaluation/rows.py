@@ -230,14 +230,15 @@ class Rows:
             file.write(",".join(COLUMNS) + "\n")
         for start in range(0, len(self), _LINES_AT_ONCE):
             some = slice(start, start + _LINES_AT_ONCE)
-            values = self._columns["value"][some].tolist()
-            pieces = ["\n"] * (4 * len(values))  # of a line four; to join them takes half the time of a text per line
-            pieces[0::4] = self._csv_texts(_OF_IMAGE, some)
-            pieces[1::4] = self._csv_texts(_OF_SCORE, some)
-            pieces[2::4] = map(repr, values)
-            file.write("".join(pieces))
+            bits = self._columns["value"][some].view(np.int64)  # by which -0.0 is not 0.0
+            values, place = np.unique(bits, return_inverse=True)
+            lines = np.empty((len(place), 3), dtype=object)  # to join pieces takes half the time of a text per line
+            lines[:, 0] = self._csv_texts(_OF_IMAGE, some)
+            lines[:, 1] = self._csv_texts(_OF_SCORE, some)
+            lines[:, 2] = _objects(f"{value!r}\n" for value in values.view(np.float64).tolist())[place.reshape(-1)]
+            file.write("".join(lines.reshape(-1).tolist()))
 
-    def _csv_texts(self, columns: tuple[str, ...], some: slice) -> list[str]:
+    def _csv_texts(self, columns: tuple[str, ...], some: slice) -> NDArray[Any]:
         """These neighbouring columns as CSV, a text per row; rows with the same entries share theirs."""
         codes = [_places(self.codes(name)[some]) for name in columns]
         shape = [len(entries) for entries, _ in codes]
@@ -247,11 +248,11 @@ class Rows:
             [_csv_cell(entry) for entry in self.named(name, entries)]
             for name, (entries, _) in zip(columns, codes, strict=True)
         ]
-        texts = [
+        texts = _objects(
             "".join(f"{column[place]}," for column, place in zip(cells, row, strict=True))
             for row in zip(*(place.tolist() for place in places), strict=True)
-        ]
-        return [texts[number] for number in kind.tolist()]
+        )
+        return np.asarray(texts[kind])
 
     def _entry(self, name: str, row: int) -> Any:
         column = self._columns[name]
@@ -286,6 +287,11 @@ class _Texts:
     def array(self) -> NDArray[Any]:
         texts: NDArray[Any] = np.asarray(self.names or [""], dtype=str)[self.codes]
         return frozen(texts)
+
+
+def _objects(texts: Iterable[str]) -> NDArray[Any]:
+    """Texts as an array, of which many are taken at once."""
+    return np.array([*texts, None], dtype=object)[:-1]
 
 
 def _require_column(name: str) -> str:

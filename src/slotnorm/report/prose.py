@@ -269,7 +269,7 @@ def _claims_in_short(outcomes: Sequence[Outcome]) -> str:
 
 
 def _provenance(report: Report) -> list[str]:
-    lines = ["| run | steps | weights | scenes | failed by the rule | command |", "|---|---|---|---|---|---|"]
+    lines = ["| run | steps | weights | scenes | failed | command |", "|---|---|---|---|---|---|"]
     for entry in report.provenance:
         scenes: dict[str, Any] = entry["scenes"] or {}
         sets = ", ".join(

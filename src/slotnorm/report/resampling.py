@@ -150,16 +150,19 @@ def _means(
     flat = values.reshape(len(images), -1)
     known = ~np.isnan(flat)
     filled = np.where(known, flat, 0).astype(dtype)
-    if known.all():
-        kinds, kind = known[:, :1], np.zeros(flat.shape[1], dtype=np.intp)
-    else:
+    is_whole = bool(known.all())  # then a resample has as many values as there are scenes, whichever are drawn
+    if not is_whole:
         kinds, kind = np.unique(known, axis=1, return_inverse=True)  # scenes have a value in most columns or in none
     weights = _scene_weights(dataset, len(images))
     for start in range(0, RESAMPLES, _AT_ONCE):
         drawn = weights[start : start + _AT_ONCE].astype(dtype)
         with one_thread():
-            totals, counts = product(drawn, filled), product(drawn, kinds.astype(dtype))
-        means = totals / np.where(counts > 0, counts, np.nan)[:, kind.reshape(-1)]
+            means = product(drawn, filled)
+            if is_whole:
+                means /= len(images)
+            else:
+                counts = product(drawn, kinds.astype(dtype))
+                means /= np.where(counts > 0, counts, np.nan)[:, kind.reshape(-1)]
         yield MeansOfSome(slice(start, start + _AT_ONCE), means.reshape(len(drawn), len(runs), len(columns)))
 
 

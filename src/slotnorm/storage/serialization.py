@@ -1,6 +1,7 @@
 """Frozen dataclasses as JSON values and back, strictly."""
 
 import dataclasses
+import functools
 import math
 import types
 import typing
@@ -52,8 +53,8 @@ def from_document(kind: type[T], document: Any, where: str = "") -> T:
 
 
 def _read(kind: Any, document: Any, where: str) -> Any:
-    if kind in (float, str) and type(document) is kind and (kind is str or math.isfinite(document)):
-        return document  # as nearly all are, of thousands
+    if _is_plain(kind, document):
+        return document
     origin = get_origin(kind)
     if origin is Literal:
         if document not in get_args(kind) or isinstance(document, bool):
@@ -75,6 +76,11 @@ def _read(kind: Any, document: Any, where: str) -> Any:
         must = f"a {'finite ' * (kind is float)}{kind.__name__}"
         raise UserError(f"{where} is {_shown(document)}, but it must be {must}")
     return document
+
+
+def _is_plain(kind: Any, document: Any) -> bool:
+    """Whether it is a number or a text as it should be, as nearly all are, of thousands."""
+    return type(document) is kind and (kind is str or (kind is float and math.isfinite(document)))
 
 
 def _shown(document: Any) -> str:
@@ -115,7 +121,8 @@ def _read_tuple(kind: Any, document: Any, where: str) -> Any:
     if len(members) != len(document):
         raise UserError(f"{where} has {len(document)} entries, but it must have {len(members)}")
     return tuple(
-        _read(member, entry, f"{where}[{i}]") for i, (member, entry) in enumerate(zip(members, document, strict=True))
+        entry if _is_plain(member, entry) else _read(member, entry, f"{where}[{i}]")
+        for i, (member, entry) in enumerate(zip(members, document, strict=True))
     )
 
 
@@ -134,8 +141,11 @@ def _read_dataclass(kind: Any, document: Any, where: str) -> Any:
             )
     if missing := [name for name, field in known.items() if name not in given and _NEWER not in field.metadata]:
         raise UserError(f"{where} lacks the field {missing[0]!r}")
-    hints = typing.get_type_hints(kind)
+    hints = _hints(kind)
     return kind(**{name: _read(hints[name], value, f"{where}.{name}") for name, value in given.items()})
+
+
+_hints = functools.cache(typing.get_type_hints)  # of few classes, for thousands of documents
 
 
 def differences(old: Any, new: Any, where: str = "") -> list[tuple[str, Any, Any]]:

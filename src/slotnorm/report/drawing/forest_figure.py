@@ -1,6 +1,7 @@
 """The forest plot: every study's change from the training K to three times it, a dot per run, median and interval."""
 
 import csv
+import dataclasses
 import io
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -8,7 +9,7 @@ from dataclasses import dataclass
 
 from slotnorm.report.appearance import looks, measure
 from slotnorm.report.drawing import fonts
-from slotnorm.report.drawing.axes import Axes, Scale
+from slotnorm.report.drawing.axes import Axes, Scale, Tick
 from slotnorm.report.drawing.layout import Format, files, mark_size
 from slotnorm.report.drawing.sheet import Box, Sheet
 from slotnorm.report.drawing.style import Style
@@ -151,15 +152,24 @@ def draw_forest(forest: Forest, form: Format = Format()) -> dict[str, bytes]:  #
     side_by_side = max(1, int((form.points - labels) / ((_NARROWEST + _BETWEEN) * unit)))
     chunks = [forest.metrics[start : start + side_by_side] for start in range(0, len(forest.metrics), side_by_side)]
     key = _broken_in_lines(forest.key, form.points - 8 * unit, 0.88 * style.text)
-    above = (15 + 9 * len(key)) * unit
-    block = sum(_heights(forest)) * unit + (_ABOVE + _BELOW) * unit
-    sheet = Sheet(form.points, above + len(chunks) * block, style.background, forest.title)
-    sheet.words(4 * unit, 10 * unit, forest.title, 1.1 * style.text, style.ink, bold=True)
+    top = (15 + 9 * len(key)) * unit
+    blocks = [_with_metrics(forest, metrics) for metrics in chunks]
+    heights = [(sum(_heights(block)) + _ABOVE + _BELOW) * unit for block in blocks]
+    sheet = Sheet(form.points, top + sum(heights), style.background, forest.title)
+    room = form.points - 8 * unit
+    sheet.words(4 * unit, 10 * unit, forest.title, 1.1 * style.text, style.ink, bold=True, room=room)
     for number, words in enumerate(key):
         sheet.words(4 * unit, (20 + 9 * number) * unit, words, 0.88 * style.text, style.quiet)
-    for number, metrics in enumerate(chunks):
-        _draw_block(sheet, form, forest, metrics, above + number * block, labels)
+    for block, height in zip(blocks, heights, strict=True):
+        _draw_block(sheet, form, block, top, labels)
+        top += height
     return files(sheet, form)
+
+
+def _with_metrics(forest: Forest, metrics: tuple[str, ...]) -> Forest:
+    """The studies and sets that have one of these metrics."""
+    groups = tuple(group for group in forest.groups if any(row.marks.keys() & metrics for row in group.rows))
+    return dataclasses.replace(forest, metrics=metrics, groups=groups)
 
 
 def to_csv(forest: Forest) -> str:
@@ -177,11 +187,9 @@ def to_csv(forest: Forest) -> str:
     return buffer.getvalue()
 
 
-def _draw_block(
-    sheet: Sheet, form: Format, forest: Forest, metrics: Sequence[str], above: float, labels: float
-) -> None:
-    """All rows of some metrics."""
-    style, unit = form.style, form.style.unit
+def _draw_block(sheet: Sheet, form: Format, forest: Forest, above: float, labels: float) -> None:
+    """All rows, with a panel for each metric."""
+    style, unit, metrics = form.style, form.style.unit, forest.metrics
     top = above + _ABOVE * unit
     bottom = top + sum(_heights(forest)) * unit
     wide = (form.points - labels) / len(metrics)
@@ -195,7 +203,7 @@ def _draw_block(
         left = labels + number * wide
         box = Box(left, top, left + wide - _BETWEEN * unit, bottom)
         axes = Axes(sheet, style, box, _scale(forest, metric), Scale(0, 1))
-        axes.frame(axes.across.ticks(max(2, int(box.width / (4 * style.text)))), words_up=False)
+        axes.frame(_ticks(axes), words_up=False)
         axes.title((f"change of {measure(metric).label}",), left)
         sheet.line(axes.x([0, 0]), (top, bottom), style.quiet, 0.9 * unit)
         panels.append(axes)
@@ -216,6 +224,22 @@ def _draw_block(
                     _draw_mark(axes, middle, row, row.marks[metric])
             y += _ROW * unit
         y += _FOOT * unit
+
+
+def _ticks(axes: Axes) -> list[Tick]:
+    """Round numbers that do not run into the next panel's; two of them at least, since one alone is no scale."""
+    style, box = axes.style, axes.box
+    reach = _BETWEEN / 2 * style.unit
+    most = max(2, int(box.width / (4 * style.text)))
+    for about in range(most, most + 4):
+        ticks = []
+        for tick in axes.across.ticks(about):
+            place, half = float(axes.x(tick.value)), fonts.width(tick.words, 0.88 * style.text) / 2
+            if box.left - reach <= place - half and place + half <= box.right + reach:
+                ticks.append(tick)
+        if len(ticks) > 1:
+            break
+    return ticks
 
 
 def _draw_mark(axes: Axes, y: float, row: ForestRow, mark: ForestMark) -> None:

@@ -19,7 +19,7 @@ _AXES = {
     "objects": "objects in the scene",
     "divisor": "the background's mask divided by",
 }
-_DECIMALS = 7  # of what is read out, so that it rounds as in the tables
+_DECIMALS = range(4, 8)  # of what is read out, as few as round as in the tables
 _DECIMALS_DRAWN = 4  # of single runs, which are only drawn
 
 # matplotlib's names of markers -> a path around the point where the pen is
@@ -96,6 +96,10 @@ def _numbers(shown: Shown) -> dict[str, Any]:
         content |= {"axis": path_axis(panel), "marked": list(panel.marked)}
     if shown.kept is not None:
         content["kept"] = _drawn(*shown.kept)
+        told = content["all"]["curves"]
+        content["kept"]["curves"] = [
+            {"norm": own["norm"]} if own in told else own for own in content["kept"]["curves"]
+        ]  # those of which no run failed are in the page once
     return content
 
 
@@ -112,12 +116,13 @@ def _drawn(panel: Panel, limits: tuple[float, float]) -> dict[str, Any]:
     curves = []
     for norm, curve in panel.curves.items():
         drawn: dict[str, Any] = {"norm": norm, "at": curve.x.tolist()}
-        drawn |= {name: _list(getattr(curve, name)) for name in ("median", "low", "high")}
+        decimals = measure(panel.metric).decimals
+        drawn |= {name: _read_out(getattr(curve, name), decimals) for name in ("median", "low", "high")}
         if len(curve.runs) > 1:
             drawn["runs"] = [_list(values, _DECIMALS_DRAWN) for values in curve.runs.values()]
         if isinstance(panel, PathPanel):
             across: Curve = panel.across[norm]
-            drawn["across"] = _list(across.median)
+            drawn["across"] = _read_out(across.median, decimals)
             if len(curve.runs) > 1:
                 drawn["across_runs"] = [_list(across.runs[name], _DECIMALS_DRAWN) for name in curve.runs]
         curves.append(drawn)
@@ -127,7 +132,17 @@ def _drawn(panel: Panel, limits: tuple[float, float]) -> dict[str, Any]:
     return content
 
 
-def _list(values: NDArray[np.float64], decimals: int = _DECIMALS) -> list[float | None]:
+def _read_out(values: NDArray[np.float64], decimals: int) -> list[float | None]:
+    """The values, short, and still such that the script, which shows so many decimals, shows those of the tables."""
+
+    def short(value: float) -> float:
+        several = (round(value, places) for places in _DECIMALS)
+        return next((near for near in several if fixed(near, decimals) == fixed(value, decimals)), value)
+
+    return [None if value != value else short(value) for value in values.tolist()]
+
+
+def _list(values: NDArray[np.float64], decimals: int) -> list[float | None]:
     return [None if value != value else round(value, decimals) for value in values.tolist()]
 
 

@@ -126,7 +126,7 @@ def draw_judged(provenance: Iterable[Mapping[str, Any]]) -> Markup:
     """What the failed-run rule says of every run, on which statistics."""
     rows = []
     for run in provenance:
-        judged = {None: "not judged", False: "follows objects", True: "failed"}[run["failed"]]
+        judged = {None: "not judged", False: "follow objects", True: "failed"}[run["failed"]]
         verdict = run.get("binding") or {}
         reason = f": {verdict['reason']}" if run["failed"] and verdict.get("reason") else ""
         statistics = ", ".join(f"{name} {value:.3g}" for name, value in verdict.items() if isinstance(value, float))
