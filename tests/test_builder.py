@@ -114,6 +114,8 @@ def test_a_folder_with_other_files_is_refused(tmp_path, arrays):
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
     with pytest.raises(UserError, match="cannot write to"):
         open_builder(tmp_path / "thesis.tex" / "set", arrays)
+    with pytest.raises(UserError, match=r"thesis.tex is a file, and a set of scenes is a folder; name another"):
+        open_builder(tmp_path / "thesis.tex", arrays)
 
 
 def test_a_second_builder_is_refused_and_told_who_builds(tmp_path, arrays):

@@ -100,6 +100,8 @@ def test_a_recipe_that_makes_no_sense_is_refused(changes: dict[str, Any], senten
     [
         ({"name": "../escape"}, "cannot name an experiment"),
         ({"name": ""}, "cannot name an experiment"),
+        ({"name": "a" * 101}, "name is 'aaaa.*', but must have at most 100 letters, all printable"),
+        ({"dataset": "a\nb"}, "dataset is 'a.*', but must have at most 100 letters, all printable"),
         ({"slots": 0}, "slots is 0"),
         ({"max_objects": -1}, "max-objects is -1"),
         ({"seed": -1}, "seed is -1"),

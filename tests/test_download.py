@@ -310,6 +310,15 @@ def test_a_length_that_is_not_said_is_refused(server, tmp_path):
         get(server, tmp_path)
 
 
+def test_an_encoding_that_nobody_asked_for_and_a_folder_that_cannot_be_are_refused(server, tmp_path):
+    server.headers = {"Content-Encoding": "gzip"}
+    with pytest.raises(UserError, match=r"answers with an encoding that was not asked for \(gzip\); try a --mirror"):
+        get(server, tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"cannot write to .*file/set: .*; choose another --out"):
+        get(server, tmp_path / "file" / "set")
+
+
 def test_no_network_is_one_sentence(tmp_path):
     for name in ("clevr", "movi-c"):
         with pytest.raises(UserError, match=r"cannot be reached \(.*refused.*\); check the network"):

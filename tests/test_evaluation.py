@@ -318,6 +318,9 @@ def test_what_cannot_be_scored_is_refused_in_one_sentence(scenes: Scenes, monkey
         sn.score(model_of("properties"), scenes, source="masks")
     with pytest.raises(UserError, match=r"holds images of shape \(8, 8, 3\), but the model takes \(16, 16, 3\)"):
         sn.score(ImageAutoencoder(size=16, channels=8, dim=8), scenes)
+    few = Scenes(scenes.directory, scenes.manifest, {"counts": scenes.columns["counts"]}, scenes.index)
+    with pytest.raises(UserError, match="has no images, which the model takes; it has counts"):
+        sn.score(model, few)
     with pytest.raises(UserError, match=r"a Linear cannot be scored: give a model of slotnorm.models or run.model\(\)"):
         sn.score(torch.nn.Linear(1, 1), scenes)
     with pytest.raises(UserError, match="the model has no experiment that says its number of slots"):

@@ -4,6 +4,7 @@ import os
 import pickle
 import shutil
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -215,6 +216,17 @@ def test_damaged_weights_give_our_own_exception_or_are_read(tmp_path, new_format
     assert refused > 100
 
 
+class Pooled(torch.nn.Module):
+    """A network that gives one vector per image."""
+
+    def __init__(self):
+        super().__init__()
+        self.pretrained_cfg = {"input_size": (3, 8, 8), "mean": (0.5,) * 3, "std": (0.5,) * 3}
+
+    def forward_features(self, pixels):
+        return pixels.mean(dim=(2, 3))
+
+
 def test_unknown_models_and_a_missing_network_are_one_sentence(weights, monkeypatch):
     with pytest.raises(
         UserError, match=r"timm has no model 'vit_base_patch8_244.dino'; did you mean 'vit_base_patch8_224'"
@@ -229,6 +241,19 @@ def test_unknown_models_and_a_missing_network_are_one_sentence(weights, monkeypa
 
     monkeypatch.setattr(timm, "create_model", unreachable)
     with pytest.raises(UserError, match=r"of test_vit cannot be had from the hub \(Name or service not known\); give"):
+        timm_backbone(VIT, "hub")
+
+
+@pytest.mark.parametrize(
+    ("model", "sentence"),
+    [
+        (types.SimpleNamespace(pretrained_cfg={"input_size": (3, 4, 8)}), "pixels, and only square images are made"),
+        (Pooled(), "Pooled of timm has no map of features; choose a ViT or a CNN"),
+    ],
+)
+def test_a_network_without_a_square_map_is_one_sentence(monkeypatch, model, sentence):
+    monkeypatch.setattr(import_timm(), "create_model", lambda *_, **__: model)
+    with pytest.raises(UserError, match=sentence):
         timm_backbone(VIT, "hub")
 
 

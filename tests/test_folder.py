@@ -2,6 +2,8 @@
 
 import contextlib
 import json
+import os
+import shutil
 import struct
 import zlib
 from pathlib import Path
@@ -311,6 +313,12 @@ BAD_FOLDERS = {
     "masks/3.png is RGB; a mask holds one label per pixel": put_mask(IMAGES[0]),
     "masks/3.png has label 256; a scene has at most 255 objects": put_mask(np.full((12, 16), 256, dtype=np.uint16)),
     "masks/9.png is a mask without an image": lambda source: Image.new("L", (16, 12)).save(source / "masks" / "9.png"),
+    "masks is not a folder; images go into DIR/images": (
+        lambda source: [shutil.rmtree(source / "masks"), (source / "masks").touch()]
+    ),
+    "images/3.png has 600000000 bytes; at most 536870912 are read": (
+        lambda source: os.truncate(source / "images" / "3.png", 600_000_000)
+    ),
     "images/3.png is an image without a mask": lambda source: (source / "masks" / "3.png").unlink(),
     "masks/3.png cannot be decoded": lambda source: (source / "masks" / "3.png").write_bytes(b"\x89PNG"),
     "images/3.png cannot be decoded": lambda source: (source / "images" / "3.png").write_bytes(b""),

@@ -1,5 +1,6 @@
 """The three models: the authors' numbers, the paper's tables, initial values, the facade, what is refused."""
 
+import dataclasses
 import math
 from pathlib import Path
 
@@ -10,8 +11,10 @@ from torch import Tensor
 from torch.nn.functional import mse_loss
 
 import slotnorm as sn
+import tiny
 from slotnorm.errors import UserError
 from slotnorm.models import FeatureAutoencoder, ImageAutoencoder, SetPredictor, SlotModel, matching_loss
+from slotnorm.models.building import outline
 from slotnorm.models.parts import PositionEmbedding
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -400,6 +403,19 @@ def test_a_model_says_what_it_takes_and_what_it_gives(model, says):
     assert decomposition.reconstruction is None or decomposition.reconstruction.shape == inputs.shape
     places = model.input_shape[:-1] if "masks" in model.sources else (4, 4)
     assert decomposition.masks.shape == (2, 3, *places)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "sentence"),
+    [
+        ({"strides": (1,) * 65}, "model.strides has 65 entries, but a model has at most 64"),
+        ({"dim": 1 << 25}, "model.dim is 33554432, but must be at most 16,777,216"),
+        ({"size": 1 << 24, "decoder_hidden": (1 << 24,)}, "no machine holds a model of these sizes: "),
+    ],
+)
+def test_sizes_that_no_model_has_are_refused_before_it_is_built(sizes, sentence):
+    with pytest.raises(UserError, match=sentence):
+        outline(tiny.experiment(model=dataclasses.replace(tiny.IMAGES, **sizes)))
 
 
 def test_the_loss_is_the_squared_error_of_a_reconstruction_or_the_matching_loss_of_predictions():

@@ -173,6 +173,8 @@ def test_scenes_travel_to_another_process_without_their_pixels(scenes, arrays):
     sent = pickle.dumps(scenes[[7, 2]])
     assert len(sent) < 1000
     assert np.array_equal(pickle.loads(sent).images, arrays["images"][[7, 2]])
+    with pytest.raises(DamagedFile, match="was built again while it was in use; start anew"):
+        pickle.loads(sent.replace(scenes.fingerprint.encode(), b"0" * 64))
 
 
 def test_one_scene_is_not_taken_by_a_number(scenes):
