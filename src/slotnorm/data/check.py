@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from slotnorm.data.scenes import Scenes
+from slotnorm.data.scenes import LazyArray, Scenes
 from slotnorm.errors import DamagedFile, UserError
 from slotnorm.runtime.progress import Progress
 from slotnorm.storage import files
@@ -71,8 +71,8 @@ def describe(scenes: Scenes) -> str:
         rows.append((f"{number} objects", f"{many:>7} {100 * many / len(scenes):5.1f} %  {bar}"))
     if not manifest["objects"]:
         rows.append(("objects", "not counted: no masks, no properties"))
-    if "labels" in scenes.fields:
-        rows.append(("background", f"{100 * background_share(scenes):.1f} % of the pixels"))
+    if scenes.labels is not None:
+        rows.append(("background", f"{100 * background_share(scenes.labels):.1f} % of the pixels"))
     rows.append(("protocol", manifest["protocol"]))
     rows += [(f"from {key}", str(value)) for key, value in manifest["provenance"].items()]
     rows += [("built by", manifest["library"]), ("fingerprint", scenes.fingerprint)]
@@ -80,11 +80,8 @@ def describe(scenes: Scenes) -> str:
     return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
 
 
-def background_share(scenes: Scenes) -> float:
-    """The share of pixels with label 0."""
-    labels = scenes.labels
-    if labels is None:
-        raise UserError(f"{scenes.directory} has no masks: its background cannot be measured")
+def background_share(labels: LazyArray) -> float:
+    """The share of pixels (n, H, W) with label 0."""
     step = max(1, _READ_BYTES // (labels.shape[1] * labels.shape[2]))
     foreground = sum(np.count_nonzero(labels[first : first + step]) for first in range(0, len(labels), step))
     return 1 - foreground / (len(labels) * labels.shape[1] * labels.shape[2])
