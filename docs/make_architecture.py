@@ -13,9 +13,10 @@ HEAD = """# The modules
 
 For those who read or change the code. Made from the package's own docstrings by `python docs/make_architecture.py`.
 
-Data flows down this page. Each heading is a *room*, the name used here for a file or folder at the top level of `src/slotnorm`. A
-module imports only from its own room or from rooms above it, which a test checks. Start with `normalization.py` and
-`slot_attention/`: together with `initialization.py` and `runtime/torch_internals.py` they need nothing but torch.
+Data flows down this page. Each heading is a *room*, the name used here for a file or folder at the top level of
+`src/slotnorm`. A module imports only from its own room or from rooms above it, which a test checks. Start with
+`normalization.py` and `slot_attention/`: together with `initialization.py` and `runtime/torch_internals.py` they need
+nothing but torch.
 """
 
 # The way data takes through a command: a module for each station, none in a room above the one before.
