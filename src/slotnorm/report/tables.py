@@ -90,7 +90,8 @@ def zero_shot(
     if not parts:
         return None
     fewest, most = transfer.test.objects
-    caption = f"Zero-shot on {test} ({fewest} to {most} objects) with {transfer.slots} slots. Median ± maximal deviation over runs."
+    caption = f"Zero-shot on {test} ({fewest} to {most} objects) with {transfer.slots} slots."
+    caption += " Median ± maximal deviation over runs."
     if paper is not transfer:
         caption += f" The paper's table is on {paper.test.name} with {paper.slots} slots."
     name = f"{transfer.name} zero-shot{' without failed runs' * leave_out_failed}"
