@@ -16,7 +16,7 @@ from slotnorm.errors import UserError
 from slotnorm.evaluation.diagnosis import OCCUPIED
 from slotnorm.experiments import MAIN
 from slotnorm.report import background_figure
-from slotnorm.report.appearance import AVERAGE_PRECISIONS, fixed, looks
+from slotnorm.report.appearance import AVERAGE_PRECISIONS, fixed, looks, measure
 from slotnorm.report.contents import compose
 from slotnorm.report.diagnostics import Diagnostics
 from slotnorm.report.drawing.axes import round_numbers
@@ -274,11 +274,13 @@ def test_curves_hold_the_medians_of_the_figures_once(report, page):
             if content["all"]["curves"] and content["all"]["curves"][0]["median"] == _rounded(panel, MAIN[0])
         ]  # fmt: skip
         assert len(drawn) == 1, panel.title
+        decimals = measure(panel.metric).decimals
         for curve in drawn[0]:
             own = panel.curves[curve["norm"]]
             assert curve["at"] == own.x.tolist()
             for edge in ("low", "high"):
-                assert [f"{value:.3f}" for value in curve[edge]] == [fixed(value) for value in getattr(own, edge)]
+                read_out = [fixed(value, decimals) for value in getattr(own, edge)]
+                assert [f"{value:.{decimals}f}" for value in curve[edge]] == read_out
             assert len(curve["runs"]) == len(own.runs)
     kept = [
         panel for figure in report.sections[0].results.figures_without_failed for row in figure.rows for panel in row
@@ -292,12 +294,14 @@ def test_curves_hold_the_medians_of_the_figures_once(report, page):
 
 
 def _rounded(panel, norm: str) -> list[float]:
-    """As they are in the page: four decimals, or more where four would not round to the table's three."""
-    values = panel.curves[norm].median.tolist()
-    return [
-        next(round(value, places) for places in range(4, 8) if fixed(round(value, places)) == fixed(value))
-        for value in values
-    ]
+    """As they are in the page: four decimals, or more where four would not round to those of the tables."""
+    decimals = measure(panel.metric).decimals
+
+    def short(value: float) -> float:
+        several = (round(value, places) for places in range(4, 8))
+        return next(near for near in several if fixed(near, decimals) == fixed(value, decimals))
+
+    return [short(value) for value in panel.curves[norm].median.tolist()]
 
 
 def test_the_figure_on_the_background_is_there_with_its_words_and_readings(report, page):
