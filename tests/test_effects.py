@@ -226,6 +226,13 @@ def test_the_forest_plot_has_a_row_for_each_and_is_drawn_alike_twice(measured: t
     assert draw_forest(drawn[0]) == draw_forest(drawn[0])
 
 
+def test_where_the_high_k_is_less_than_three_times_the_plot_says_so() -> None:
+    few, many = (effects([section_of(made_up(f"clevr-6-{k}", slots=(k, 21), images=4))]) for k in (7, 11))
+    titles = [forests([*some])[0].title for some in (few, many, [*few, *many])]
+    assert titles[0] == "From the training K to three times it"
+    assert titles[1] == titles[2] == "From the training K to up to three times it"
+
+
 def test_every_study_of_the_forest_plot_stands_on_its_own_ground(
     measured: tuple[Effect, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -170,7 +170,7 @@ def test_the_table_is_made_from_nothing_with_the_papers_numbers_beside(tmp_path:
             ]
             assert all(cell.spread.runs == 1 and np.isfinite(cell.spread.median) for cell in line.cells)
     text = to_markdown(table)
-    assert "Zero-shot on toy-features-many with 24 slots" in text
+    assert "Zero-shot on toy-features-many (5 to 10 objects) with 24 slots" in text
     assert "The paper's table is on movi-d with 24 slots. In brackets the paper's numbers." in text
     bound = [  # as if training had been longer
         dataclasses.replace(section, runs=tuple(dataclasses.replace(run, failed=False) for run in section.runs))

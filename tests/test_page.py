@@ -279,8 +279,8 @@ def test_curves_hold_the_medians_of_the_figures_once(report, page):
             own = panel.curves[curve["norm"]]
             assert curve["at"] == own.x.tolist()
             for edge in ("low", "high"):
-                shown = [f"{value:.{decimals}f}" for value in curve[edge]]
-                assert shown == [fixed(value, decimals) for value in getattr(own, edge)]
+                read_out = [fixed(value, decimals) for value in getattr(own, edge)]
+                assert [f"{value:.{decimals}f}" for value in curve[edge]] == read_out
             assert len(curve["runs"]) == len(own.runs)
     kept = [
         panel for figure in report.sections[0].results.figures_without_failed for row in figure.rows for panel in row
@@ -294,10 +294,14 @@ def test_curves_hold_the_medians_of_the_figures_once(report, page):
 
 
 def _rounded(panel, norm: str) -> list[float]:
-    """As they are in the page: four decimals, or more where four would not round to those of the table."""
+    """As they are in the page: four decimals, or more where four would not round to those of the tables."""
     decimals = measure(panel.metric).decimals
-    several = [[round(value, places) for places in range(4, 8)] for value in panel.curves[norm].median.tolist()]
-    return [next(near for near in nears if fixed(near, decimals) == fixed(nears[-1], decimals)) for nears in several]
+
+    def short(value: float) -> float:
+        several = (round(value, places) for places in range(4, 8))
+        return next(near for near in several if fixed(near, decimals) == fixed(value, decimals))
+
+    return [short(value) for value in panel.curves[norm].median.tolist()]
 
 
 def test_the_figure_on_the_background_is_there_with_its_words_and_readings(report, page):

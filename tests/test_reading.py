@@ -205,6 +205,8 @@ def test_a_missing_verdict_is_noted(fake: Path) -> None:
     material = read([fake])
     assert "clevr-6-7: the failed-run rule was not asked for 1 of 2 runs." in material.notes
     assert "clevr-6-7: no runs of layer_norm, weighted_sum yet." in material.notes
+    alone = read([fake / "clevr-6-7-batch_norm-1"])
+    assert "clevr-6-7: the failed-run rule was not asked for its only run." in alone.notes
 
 
 def test_a_folder_with_other_things_is_not_written_to(fake: Path, tmp_path: Path) -> None:

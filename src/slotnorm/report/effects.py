@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from slotnorm.config import SLOTS_FACTOR
 from slotnorm.experiments import ABLATED, OTHERS, PROPOSED
 from slotnorm.report import resampling
 from slotnorm.report.appearance import AVERAGE_PRECISIONS, looks, measure, signed
@@ -192,6 +193,12 @@ def _differences(estimates: Mapping[str, Estimate], own: Collection[str]) -> tup
         Difference(norm, than, label, estimate.value, estimate.interval, estimate.over, estimate.rough)
         for norm, than, label, estimate in pairs
     )
+
+
+def as_many(effects: Iterable[Effect]) -> str:
+    """How many slots the high K are: "three times" as many as in training, "up to three times" where one is fewer."""
+    whole = all(effect.slots[1] == SLOTS_FACTOR * effect.slots[0] for effect in effects)
+    return "three times" if whole else "up to three times"
 
 
 def shown_interval(interval: Interval | None) -> str:

@@ -13,7 +13,7 @@ from slotnorm.report.count_figure import Counting
 from slotnorm.report.curves import Figure
 from slotnorm.report.drawing.choice import Choice
 from slotnorm.report.drawing.forest_figure import forests
-from slotnorm.report.effects import ALL, DEFINITION, WITHOUT_FAILED, Effect
+from slotnorm.report.effects import ALL, DEFINITION, WITHOUT_FAILED, Effect, as_many
 from slotnorm.report.effects import to_markdown as effects_to_markdown
 from slotnorm.report.safe_names import markdown as escaped
 from slotnorm.report.safe_names import one_line
@@ -141,7 +141,7 @@ def _effects(effects: Sequence[Effect], choice: Choice) -> list[str]:
     """How scores change with three times the training K: figures, then the numbers."""
     if not effects:
         return []
-    lines = ["## The effect: three times as many slots as in training", ""]
+    lines = [f"## The effect: {as_many(effects)} as many slots as in training", ""]
     for forest in forests(choice.of_effects(effects)):
         lines += [f"![{forest.caption}]({forest.file}.svg)", "", f"*{forest.caption}*", ""]
     lines += [DEFINITION, "", effects_to_markdown([effect for effect in effects if effect.which == ALL])]

@@ -307,9 +307,8 @@ def _notes(section: Section) -> list[str]:
             notes.append(f"{run.name}: scored on other data ({scored[:12]}) than it was trained on ({trained[:12]}).")
     unjudged = [run.name for run in section.runs if run.failed is None]
     if unjudged:
-        notes.append(
-            f"{section.title}: the failed-run rule was not asked for {len(unjudged)} of {len(section.runs)} runs."
-        )
+        runs = "its only run" if len(section.runs) == 1 else f"{len(unjudged)} of {len(section.runs)} runs"
+        notes.append(f"{section.title}: the failed-run rule was not asked for {runs}.")
     if unknown := sorted(section.metrics().difference(all_metrics())):
         notes.append(
             f"{section.title}: the rows' {', '.join(unknown)} is not a metric that is known and is not shown; give its "

@@ -89,7 +89,9 @@ def zero_shot(
                 parts.append(Part(f"{section.title} {section.factors}{stands_for}", tuple(lines)))
     if not parts:
         return None
-    caption = f"Zero-shot on {test} with {transfer.slots} slots. Median ± maximal deviation over runs."
+    fewest, most = transfer.test.objects
+    caption = f"Zero-shot on {test} ({fewest} to {most} objects) with {transfer.slots} slots."
+    caption += " Median ± maximal deviation over runs."
     if paper is not transfer:
         caption += f" The paper's table is on {paper.test.name} with {paper.slots} slots."
     name = f"{transfer.name} zero-shot{' without failed runs' * leave_out_failed}"

@@ -13,7 +13,7 @@ from slotnorm.report.drawing.axes import Axes, Scale, Tick
 from slotnorm.report.drawing.layout import Format, files, mark_size
 from slotnorm.report.drawing.sheet import Box, Sheet
 from slotnorm.report.drawing.style import Style
-from slotnorm.report.effects import ALL, PROPOSED_LESS_OTHERS, SHOWN, Difference, Effect, caveat, grouped
+from slotnorm.report.effects import ALL, PROPOSED_LESS_OTHERS, SHOWN, Difference, Effect, as_many, caveat, grouped
 from slotnorm.report.resampling import FEW_RUNS, Interval
 from slotnorm.report.safe_names import file_name
 
@@ -84,7 +84,7 @@ def forests(effects: Sequence[Effect]) -> list[Forest]:
     first = [effect for effect in everything if effect.place == 0]
     later = [effect for effect in everything if effect.place > 0]
     forests = [
-        _forest("effect", "From the training K to three times it", _dots(first), first, _changes),
+        _forest("effect", f"From the training K to {as_many(first)} it", _dots(first), first, _changes),
         _forest(
             "effect with more objects", "The same with more objects than in training", _dots(later), later, _changes
         ),

@@ -8,7 +8,7 @@ from slotnorm.report.background_figure import Background
 from slotnorm.report.count_figure import Counting
 from slotnorm.report.curves import Panel
 from slotnorm.report.drawing.choice import is_flat
-from slotnorm.report.effects import DEFINITION, METRICS
+from slotnorm.report.effects import DEFINITION, METRICS, as_many
 from slotnorm.report.page.finding import over_studies
 from slotnorm.report.page.forest import draw_effects
 from slotnorm.report.page.markup import Markup, element
@@ -37,7 +37,7 @@ _PROPERTIES = (
     "allows 0.5 in the units of the scene, mAP@∞ any."
 )
 _EFFECT = (
-    "What three times as many slots do to a score. Hollow: each run. Filled: the median of their changes. Line: its "
+    "What {} as many slots do to a score. Hollow: each run. Filled: the median of their changes. Line: its "
     "95 % interval. Left of zero the score is lost. Last in a study: how much more of it the two normalizations that "
     "the paper proposes, weighted sum and batch norm, keep than baseline and layer norm."
 )
@@ -161,7 +161,13 @@ def effect(draft: Draft) -> Part:
         scored = any(contents.section.metrics().intersection(METRICS) for contents in draft.report.sections)
         return part(name, heading, element("p", _NO_EFFECT if scored else _NO_SCORES, class_="lacks"))
     definition = folded("How these numbers are made", element("p", DEFINITION))
-    return part(name, heading, *prose(over_studies(draft.report), _EFFECT), drawn, definition)
+    return part(
+        name,
+        heading,
+        *prose(over_studies(draft.report), _EFFECT.format(as_many(draft.report.effects))),
+        drawn,
+        definition,
+    )
 
 
 def background(draft: Draft) -> Part | None:
