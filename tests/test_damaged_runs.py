@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import processes
 import tiny
 from slotnorm.cli import verbs
 from slotnorm.storage.fingerprints import fingerprint
@@ -163,6 +164,32 @@ def test_whatever_happens_to_any_file_of_a_run_is_named_and_nothing_is_lost(
         suffer(tmp_path / damage.__name__, data, whole, name, damage)
     fault = "a file or folder of one of two runs damaged, removed or replaced, for every verb"
     record_property("fault", (fault, len(damages), len(damages)))
+
+
+@pytest.mark.parametrize(
+    "name", [".", *(pytest.param(name, marks=pytest.mark.slow) for name in ("rows", "checkpoints"))]
+)
+def test_a_folder_that_nobody_may_look_into_is_named_and_the_other_run_is_done(
+    tmp_path: Path, data: Path, whole: Path, name: str
+) -> None:
+    runs = shutil.copytree(whole, tmp_path / "runs")
+    bad, good = runs / "toy-weighted_sum-1", runs / "toy-weighted_sum-2"
+    shutil.rmtree(good / "rows")
+    sweep = shlex.split(Run.open(bad).command)
+    sweep = ["sweep", *sweep[2:], "--norms", "weighted_sum", "--seeds", "1", "2"]
+    commands = [evaluation(runs, data), ["report", str(runs), "--out", str(tmp_path / "report"), "--no-models"], sweep]
+    (bad / name).chmod(0)
+    try:
+        for words in commands if name == "." else commands[:2]:  # a sweep's jobs are new processes, which may again
+            command = processes.Command(words, tmp_path / f"{words[0]}.txt", None, processes.obey_permissions)
+            assert command.wait() == 1, command.said
+            assert bad.name in command.said
+            assert "Permission denied" in command.said
+            assert "[Errno" not in command.said
+    finally:
+        (bad / name).chmod(0o755)
+    assert (good / "rows" / "mine.npz").is_file()
+    assert good.name in (tmp_path / "report" / "index.html").read_text()
 
 
 def suffer(folder: Path, data: Path, whole: Path, name: str, damage: Damage) -> None:
