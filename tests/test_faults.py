@@ -409,6 +409,13 @@ def test_when_all_checkpoints_are_damaged_each_is_listed_and_nothing_deleted(
     assert refused.value.exit_code == 4
     assert "step-12.optimizer.safetensors has 11 bytes instead of" in str(refused.value)
     assert "step-8.optimizer.safetensors has 11 bytes instead of" in str(refused.value)
+    with pytest.raises(UserError, match="and no checkpoint can be used; restore one of them from a copy") as evaluated:
+        plan_evaluations([run.path], "mine", data=data, scenes=4, slots=[3])
+    assert evaluated.value.exit_code == 4
+    assert "repairs it" not in str(evaluated.value)  # no command does
+    (status,) = read_status([run.path])
+    assert (status.state, status.step) == ("failed", 0)
+    assert "restore one of them from a copy" in status.note
     assert sorted(run.path.rglob("*")) == before
 
 

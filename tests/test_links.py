@@ -208,8 +208,9 @@ def test_a_job_of_an_engine_does_not_write_its_log_through_a_link(tmp_path: Path
 def test_what_is_no_file_is_not_written_in_place(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "metrics.jsonl"
     path.mkdir() if kind == "folder" else os.mkfifo(path)
-    with pytest.raises((UserError, IsADirectoryError)):
-        files.open_in_place(path)
+    for flags in (os.O_RDWR, os.O_WRONLY | os.O_APPEND):
+        with pytest.raises(UserError, match="metrics.jsonl: it is not a file; move it away"):
+            files.open_in_place(path, flags)
 
 
 def test_what_is_no_file_is_not_read_and_nobody_waits_for_it(tmp_path: Path, unfinished: Path) -> None:

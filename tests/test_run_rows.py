@@ -237,10 +237,13 @@ def test_rows_of_a_later_step_than_the_newest_whole_one_are_not_removed(run: Run
         rows = Rows.load(path)
         rows.save(path, {name: told for name, told in rows.header.items() if name != "step"})
     before = {file: file.read_bytes() for file in (run.path / "rows").iterdir()}
+    (job,) = plan_evaluations([run.path], "mine", slots=[3], scenes=NUM, data=data)
     last = run.checkpoints / "step-12.json"
     last.write_bytes(b"") if how == "damaged" else last.unlink()
-    (job,) = plan_evaluations([run.path], "mine", slots=[3], scenes=NUM, data=data, unfinished=True)
     sentence = "mine.npz has rows of step 12, and the newest whole checkpoint is of step 8: they would be lost; `slot"
+    with pytest.raises(UserError, match=sentence):
+        plan_evaluations([run.path], "mine", slots=[3], scenes=NUM, data=data, unfinished=True)
+    job = dataclasses.replace(job, evaluation=scoring.Evaluation(run.model(), job.scenes, job.slots))
     with pytest.raises(UserError, match=sentence):
         job.evaluate()
     with pytest.raises(UserError, match=sentence):

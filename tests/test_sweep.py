@@ -185,7 +185,10 @@ def test_one_bad_run_does_not_keep_the_others_from_training(
         verbs.main(arguments(tmp_path, data, "--norms", *norms, "--seeds", "1", "--jobs", "2"))
     printed = capsys.readouterr()
     assert ended.value.code == 1
-    assert f"{log}: failed, it cannot be started: [Errno 21] Is a directory" in printed.out
+    assert (
+        f"{log}: failed, it cannot be started: cannot write {log.absolute() / 'log.txt'}: it is not a file; move it"
+        in printed.out
+    )
     reason = f"slotnorm: {forged / 'experiment.json'} is sealed but is not an experiment of a run: run lacks the field"
     assert f"{forged}: failed, exit code 2: {reason}" in printed.out
     assert f"{note}: step 12 of 12" in printed.out

@@ -59,6 +59,12 @@ def printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
 
 
+def refused(error: OSError) -> str:
+    """What the system refused, for people: "cannot use runs/x: Permission denied"."""
+    what = f"use {error.filename}" if error.filename is not None else "go on"
+    return f"cannot {what}: {error.strerror or error}"
+
+
 def describe(error: BaseException) -> str:
     """What code that is not ours raised: "KeyError: 'loss'"."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -4,6 +4,7 @@ The header of a file says, in `scenes_of_slots`, which scenes each K was scored 
 for more of them than others. A file without it is of the first form, and its header speaks of its one K.
 """
 
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,9 @@ _ROUNDING, _LARGEST = 1e-5, float(np.finfo(np.float32).max)  # scores are comput
 
 
 def row_files(folder: Path) -> list[Path]:
-    """The files of rows in RUN/rows, by name."""
-    return sorted(folder.glob("*.npz"))
+    """The files of rows in RUN/rows, by name; a folder that nobody may look into is an OSError, and not empty."""
+    names = os.listdir(folder) if folder.is_dir() else ()
+    return sorted(folder / name for name in names if name.endswith(".npz"))
 
 
 def load_rows(folder: Path) -> list[Rows]:

@@ -11,7 +11,7 @@ from slotnorm import experiments
 from slotnorm.config import Experiment
 from slotnorm.errors import DamagedFile, UserError
 from slotnorm.evaluation import failed_runs
-from slotnorm.evaluation.row_files import FOLDER, load_rows, scenes_of
+from slotnorm.evaluation.row_files import FOLDER, load_rows, row_files, scenes_of
 from slotnorm.evaluation.rows import Rows
 from slotnorm.metrics import all_metrics
 from slotnorm.report.scores import RowsTwice, RunScores, summarize
@@ -107,7 +107,10 @@ def find_folders(paths: Iterable[str | Path]) -> list[Path]:
 
 
 def _is_run(folder: Path) -> bool:
-    return looks_like_run(folder) or any((folder / FOLDER).glob("*.npz"))
+    try:
+        return looks_like_run(folder) or bool(row_files(folder / FOLDER))
+    except OSError:  # nobody may look into them
+        return True
 
 
 def _read_run(folder: Path, notes: list[str], damaged: list[Objection]) -> tuple[RunScores, Rows] | Objection:
@@ -117,7 +120,7 @@ def _read_run(folder: Path, notes: list[str], damaged: list[Objection]) -> tuple
     """
     if os.path.lexists(folder / FOLDER) and not (folder / FOLDER).is_dir():
         raise UserError(f"{folder / FOLDER} is not a folder; move it away, and evaluate the run again")
-    has_rows = any((folder / FOLDER).glob("*.npz"))
+    has_rows = bool(row_files(folder / FOLDER))
     try:
         run = Run.open(folder) if looks_like_run(folder) else None  # rows alone are enough
     except UserError as error:

@@ -45,12 +45,12 @@ def open_to_read(path: Path) -> BinaryIO:
 
 def unreadable(path: Path, error: OSError) -> UserError:
     """What is said of a file that the system does not give; what lies there decides the way out."""
-    if not os.path.lexists(path):
+    if error.errno in (errno.EACCES, errno.EPERM):
+        way_out = "let this user read it"
+    elif not os.path.lexists(path):
         way_out = "name a file that exists"
     elif path.is_symlink() or not stat.S_ISREG(os.lstat(path).st_mode):
         way_out = "move it away, or put a file in its place"
-    elif error.errno in (errno.EACCES, errno.EPERM):
-        way_out = "let this user read it"
     else:
         way_out = "put a copy in its place"
     return UserError(f"cannot read {path}: {error.strerror or error}; {way_out}")
@@ -94,6 +94,8 @@ def open_in_place(path: Path, flags: int = os.O_RDWR) -> int:
     except OSError as error:
         if error.errno == errno.ELOOP or path.is_symlink():
             raise refused_link(path) from None
+        if error.errno in (errno.EISDIR, errno.ENXIO):  # a folder; a pipe that nobody reads, or a socket
+            raise UserError(f"cannot write {path}: it is not a file; move it away") from None
         raise
     facts = os.fstat(descriptor)
     if stat.S_ISREG(facts.st_mode) and facts.st_nlink <= 1:
@@ -122,10 +124,10 @@ def require_no_link(path: Path) -> None:
 
 def make_subfolder(folder: Path) -> None:
     """Make a folder inside one that the user has named; a link in its place, which may lead elsewhere, is refused."""
-    require_no_link(folder)
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"cannot make the folder {folder}: there is something else of that name; move it away")
     try:
+        require_no_link(folder)
+        if folder.exists() and not folder.is_dir():
+            raise UserError(f"cannot make the folder {folder}: there is something else of that name; move it away")
         if not folder.is_dir():
             folder.mkdir(exist_ok=True)
             sync_folder(folder.parent)
@@ -141,13 +143,13 @@ def replacing(path: Path, make_folder: bool = True) -> Iterator[Path]:
 
     The folder is made where there is none, unless not to: what somebody removed while it was in use stays away.
     """
-    require_replaceable(path)
     try:
+        require_replaceable(path)
         if make_folder:
             path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         reason = error.strerror or error
-        raise UserError(f"cannot write {path}: no folder can be made for it ({reason}); choose another") from error
+        raise UserError(f"cannot write {path}: its folder cannot be made or used ({reason}); choose another") from error
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         temporary.unlink(missing_ok=True)  # whatever it is: what is made now is a file of its own

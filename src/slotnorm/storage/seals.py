@@ -73,8 +73,11 @@ def write_sealed(path: Path, content: dict[str, Any], seal: Seal = RECORD, make_
 
 def read_sealed(path: Path, seal: Seal = RECORD) -> dict[str, Any]:
     """Read a document of `write_sealed`; anything else than what was written is a `DamagedFile`."""
-    if not path.is_file():
-        raise DamagedFile(f"{path} is missing")
+    try:
+        if not path.is_file():
+            raise DamagedFile(f"{path} is missing")
+    except OSError as error:  # nobody may look into its folder
+        raise files.unreadable(path, error) from error
     return seal.open(read_bounded(path, seal.most_bytes), path)
 
 

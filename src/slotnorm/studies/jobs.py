@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from slotnorm.errors import Locked, UserError, blaming, describe, printable
+from slotnorm.errors import Locked, UserError, blaming, describe, printable, refused
 from slotnorm.runtime.plugins import loaded_plugins
 from slotnorm.runtime.progress import Progress
 from slotnorm.runtime.ranks import RankLost
@@ -214,6 +214,8 @@ class _Dispatcher:
                 due.append((entry, entry.task.prepare()))
             except UserError as error:  # one folder that cannot be written does not keep the others waiting
                 self._fail(entry, str(error))
+            except OSError as error:
+                self._fail(entry, refused(error))
         try:
             tickets = self._submit([job for _, job in due])
         except UserError:

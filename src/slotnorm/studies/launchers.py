@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from slotnorm.errors import UserError
+from slotnorm.errors import UserError, refused
 from slotnorm.runtime import unix
 from slotnorm.runtime.registry import Registry
 from slotnorm.storage import files
@@ -178,7 +178,8 @@ class Local(Launcher):
             try:
                 self._processes[ticket] = _start_process(job)
             except (OSError, UserError) as error:  # of this job alone: its log, or its command, cannot be opened
-                self._refusals[ticket] = f"it cannot be started: {error}"
+                reason = refused(error) if isinstance(error, OSError) else str(error)
+                self._refusals[ticket] = f"it cannot be started: {reason}"
 
 
 def _start_process(job: Job) -> subprocess.Popen[bytes]:

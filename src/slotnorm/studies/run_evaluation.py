@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from slotnorm.data.scenes import Scenes
-from slotnorm.errors import DamagedFile, UserError, printable
+from slotnorm.errors import DamagedFile, UserError, printable, refused
 from slotnorm.evaluation import failed_runs, row_files
 from slotnorm.evaluation.measurement import VISIBLE
 from slotnorm.evaluation.rows import MISSING, Rows
@@ -301,12 +301,15 @@ def plan_evaluations(
             tests = find_tests(run, dataset, objects, data)
             model = run.model().to(chosen)
             numbers = asked if asked is not None else tuple(k for k in slots_of(run) if model.takes(k)) or slots_of(run)
+            own = []
             for test in tests:
                 evaluation = Evaluation(model, open_scenes(run, test, objects, scenes, data, chosen), numbers)
-                planned.append(RunEvaluation(run, test, evaluation, batch_size))
-        except UserError as error:
-            errors.append(error)
-            left_out.append(Objection(run.path, str(error), is_damaged=True, exit_code=error.exit_code))
+                own.append(RunEvaluation(run, test, evaluation, batch_size))
+            own[0].require_no_later_rows()
+            planned += own
+        except (UserError, OSError) as error:
+            errors.append(error if isinstance(error, UserError) else UserError(refused(error)))
+            left_out.append(Objection(run.path, str(errors[-1]), is_damaged=True, exit_code=errors[-1].exit_code))
     if errors and not planned:
         raise errors[0] if len({str(error) for error in errors}) == 1 else none_left(left_out, "evaluated")
     for objection in left_out[len(left_out) - len(errors) :]:
@@ -326,7 +329,7 @@ def evaluate_all(planned: Sequence[RunEvaluation], left_out: list[Objection]) ->
             rows = evaluation.evaluate()
         except (UserError, OSError) as error:
             first = first or error
-            reason = str(error)
+            reason = refused(error) if isinstance(error, OSError) else str(error)
             if len(planned) > 1:
                 _log.warning(f"warning: {evaluation.run.path} on {evaluation.test.name} was not evaluated: {reason}")
             left_out.append(Objection(evaluation.run.path, reason, is_damaged=True))
@@ -418,8 +421,7 @@ def _finished_runs(
         try:
             standing = run.standing()
         except OSError as error:  # nobody may look into it
-            reason = f"cannot read {error.filename or run.path}: {error.strerror or error}"
-            standing = Standing(0, run.experiment.recipe.steps, reason, "allow this user to read it")
+            standing = Standing(0, run.experiment.recipe.steps, refused(error), "let this user read it")
         is_kept = standing.finished or (unfinished and standing.step > 0)
         way_out = standing.way_out
         if standing.step and not unfinished:

@@ -148,6 +148,8 @@ def _readable_status(folder: Path) -> RunStatus:
         return RunStatus(folder, "failed", step, steps, note=note.reason)
     given = "" if note is None else f"given to {note.on}" if note.state == "submitted" else note.reason
     damage = f"{standing}; {standing.way_out}" if standing is not None and standing.damage else ""
+    if damage and not step:  # no checkpoint to go on from
+        return RunStatus(folder, "failed", step, steps, note=damage)
     return RunStatus(folder, "waits", step, steps, note="; ".join(filter(None, (given, damage))))
 
 

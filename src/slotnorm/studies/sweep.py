@@ -1,5 +1,6 @@
 """Many runs of one study: planned, what is finished skipped, the rest trained as jobs of a launcher."""
 
+import os
 from collections.abc import Sequence
 
 from slotnorm.errors import UserError
@@ -110,7 +111,7 @@ def report(tasks: Sequence[RunTask]) -> str:
             lines.append(f"{_summary(task)}{note}")
         else:
             log = task.path / LOG
-            more = f"; {log} tells more" if log.is_file() else ""
+            more = f"; {log} tells more" if os.path.isfile(log) else ""  # also where nobody may look into the folder
             lines.append(f"{task.path}: {task.state}, {task.reason}{more}")
     return "\n".join(lines)
 
