@@ -136,8 +136,8 @@ def _read_out(values: NDArray[np.float64], decimals: int) -> list[float | None]:
     """The values, short, and still such that the script, which shows so many decimals, shows those of the tables."""
 
     def short(value: float) -> float:
-        several = (round(value, places) for places in _DECIMALS)
-        return next((near for near in several if fixed(near, decimals) == fixed(value, decimals)), value)
+        several, shown = (round(value, places) for places in _DECIMALS), f"{value:.{decimals}f}"
+        return next((near for near in several if f"{near:.{decimals}f}" == shown), value)
 
     return [None if value != value else short(value) for value in values.tolist()]
 
