@@ -18,6 +18,7 @@ import tiny
 from slotnorm.errors import Locked, LostFolder, UserError
 from slotnorm.storage import locks
 from slotnorm.storage.locks import Holder, Lock, lock_holder
+from slotnorm.training import loop
 from slotnorm.training.runs import Run
 
 
@@ -297,6 +298,22 @@ def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(os, "pwrite", lambda descriptor, content, place: original(descriptor, content[:9], place))
     with Lock(tmp_path) as lock:
         lock.check(thoroughly=True)
+
+
+def test_a_folder_that_is_moved_while_scenes_are_made_is_not_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tiny.build_scenes(tmp_path / "data").directory
+    made, runs, elsewhere = loop.training_scenes, tmp_path / "runs", tmp_path / "elsewhere"
+
+    def move(*given: Any) -> Any:
+        runs.rename(elsewhere)
+        return made(*given)
+
+    monkeypatch.setattr(loop, "training_scenes", move)
+    with pytest.raises(LostFolder, match="was removed, moved or taken over"):
+        loop.train(tiny.experiment(), runs, data=data)
+    assert not runs.exists()
 
 
 @pytest.mark.parametrize("kind", ["link to a file", "link to nothing", "folder", "pipe"])

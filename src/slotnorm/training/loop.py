@@ -99,7 +99,7 @@ def train(
         else:
             lock = None
             ranks.wait_for_first()
-        scenes, run = _open(path, experiment, data, ranks.device)
+        scenes, run = _open(path, experiment, data, ranks.device, lock)
         if ranks.first:
             ranks.wait_for_first()
         validated = validation_scenes(experiment, data, ranks.device)
@@ -315,10 +315,14 @@ def _tidy(run: Run) -> None:
                 checkpoints.prune(run.checkpoints, steps, keep)
 
 
-def _open(path: Path, experiment: Experiment, data: str | Path | None, device: torch.device) -> tuple[Scenes, Run]:
+def _open(
+    path: Path, experiment: Experiment, data: str | Path | None, device: torch.device, lock: Lock | None = None
+) -> tuple[Scenes, Run]:
     """The scenes and the run; a run that exists keeps its number of scenes even when its steps grow."""
     known = Run.open(path).scenes if (path / "experiment.json").exists() else None
     scenes = training_scenes(experiment, data, known, device)
+    if lock:
+        lock.check(thoroughly=True)  # making scenes may take minutes: what was removed meanwhile is not made again
     source = None if data is None else Path(data).resolve()
     return scenes, runs.start(path, experiment, len(scenes), data_fingerprint(scenes), source)
 
