@@ -9,6 +9,7 @@ from typing import Any
 
 from slotnorm.config import Experiment, FeatureModel, GeneratedScenes, ImageModel, Recipe, SetModel
 from slotnorm.errors import UserError, nearest
+from slotnorm.runtime.columns import in_columns
 from slotnorm.storage.serialization import differences, to_document
 
 OTHERS = ("weighted_mean", "layer_norm")
@@ -362,7 +363,4 @@ def listing() -> str:
     for transfer in transfers().values():
         source = f"runs of {', '.join(transfer.studies)} at K {transfer.slots}"
         rows.append((transfer.name, transfer.where, transfer.test.dataset, "-", "-", "-", source))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
+    return "\n".join(in_columns(rows))

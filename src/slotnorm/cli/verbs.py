@@ -2,7 +2,6 @@
 
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -14,6 +13,7 @@ from slotnorm.cli.signatures import POSITIONAL, Argument
 from slotnorm.cli.training_options import parse_sweep, parse_training
 from slotnorm.cli.values import read_numbers, read_slots
 from slotnorm.config import require_seed
+from slotnorm.runtime.columns import in_columns
 from slotnorm.studies.launchers import RETRIES, Launcher, Local
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def norms() -> None:
     table = [("name", "label", "where", "keeps mass", "update codes")]
     for name, scheme in normalizations().items():
         table.append((name, scheme.label, scheme.where, "yes" if scheme.keeps_mass else "no", formula(scheme)))
-    _print_table(table)
+    print("\n".join(in_columns(table)))
 
 
 def metrics() -> None:
@@ -43,20 +43,14 @@ def metrics() -> None:
     for name, metric in all_metrics().items():
         bounds = f"{metric.bounds[0]:g} to {metric.bounds[1]:g}"
         table.append((name, metric.label, metric.direction, bounds, metric.of, metric.needs, description(metric)))
-    _print_table(table)
+    print("\n".join(in_columns(table)))
 
 
 def models() -> None:
     """List the bundled models: name, normalization, what each was trained on, slots, scores, size, licence."""
     from slotnorm.models.pretrained import listing
 
-    _print_table(listing())
-
-
-def _print_table(rows: Sequence[Sequence[str]]) -> None:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    print("\n".join(in_columns(listing())))
 
 
 def experiments() -> None:

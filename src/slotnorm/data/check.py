@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from slotnorm.data.scenes import LazyArray, Scenes
 from slotnorm.errors import DamagedFile, UserError
+from slotnorm.runtime.columns import in_columns
 from slotnorm.runtime.progress import Progress
 from slotnorm.storage import files
 from slotnorm.storage.files import open_to_read
@@ -76,8 +77,7 @@ def describe(scenes: Scenes) -> str:
     rows.append(("protocol", manifest["protocol"]))
     rows += [(f"from {key}", str(value)) for key, value in manifest["provenance"].items()]
     rows += [("built by", manifest["library"]), ("fingerprint", scenes.fingerprint)]
-    width = max(len(name) for name, _ in rows)
-    return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
+    return "\n".join(in_columns(rows))
 
 
 def background_share(labels: LazyArray) -> float:

@@ -24,6 +24,7 @@ from slotnorm.evaluation.rows import MISSING, Rows
 from slotnorm.evaluation.scoring import Evaluation, Scores
 from slotnorm.experiments import EvaluationSet
 from slotnorm.metrics import all_metrics
+from slotnorm.runtime.columns import in_columns
 from slotnorm.runtime.devices import choose_device
 from slotnorm.runtime.progress import Progress
 from slotnorm.storage.files import make_subfolder
@@ -348,10 +349,8 @@ def describe(rows: Rows, judged: dict[str, Any] | None) -> str:
     lines = [("K", *(f"{metric} ({source})" for source, metric in names))]
     for (number,), part in rows.groups("slots"):
         lines.append((str(number), *(f"{_mean(part, *name):.4f}" for name in names)))
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    table = ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines]
     run, dataset = rows.unique("run")[0], rows.unique("dataset")[0]
-    return "\n".join([f"{printable(run)} on {dataset}: {_counts(rows)}{_verdict(judged)}", *table])
+    return "\n".join([f"{printable(run)} on {dataset}: {_counts(rows)}{_verdict(judged)}", *in_columns(lines, left=0)])
 
 
 def _mean(rows: Rows, source: str, metric: str) -> float:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from slotnorm.errors import DamagedFile, UserError, printable
+from slotnorm.runtime.columns import in_columns
 from slotnorm.runtime.progress import clock
 from slotnorm.storage.locks import lock_holder
 from slotnorm.studies.jobs import CANCELLED, JobNote, folders_with_notes, read_note, write_note
@@ -71,9 +72,7 @@ def describe(statuses: Sequence[RunStatus]) -> str:
         left = clock(status.left / status.rate) if status.rate else ""
         step = f"{status.step}/{status.steps}" if status.steps else ""
         table.append((printable(str(status.path)), status.state, step, rate, left, status.note))
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
-    return "\n".join([*lines, _sum(statuses)])
+    return "\n".join([*in_columns(table), _sum(statuses)])
 
 
 def cancel(statuses: Sequence[RunStatus]) -> str:

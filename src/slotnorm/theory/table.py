@@ -4,6 +4,7 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
+from slotnorm.runtime.columns import in_columns
 from slotnorm.runtime.screen import Screen
 from slotnorm.theory.checks import Check, EqualSlots
 
@@ -54,8 +55,5 @@ def _print(console: Screen, header: list[str], rows: list[list[str]], left: int)
             table.add_row(*(f"[{style}]{cell}[/{style}]" if style else cell for cell, style in cells))
         console.print(table)
         return
-    widths = [max(len(line[number]) for line in (header, *rows)) for number in range(len(header))]
-    for line in (header, *rows):
-        columns = enumerate(zip(line, widths, strict=True))
-        text = "  ".join(cell.ljust(width) if at < left else cell.rjust(width) for at, (cell, width) in columns)
-        console.print(escape(text.rstrip()))
+    for line in in_columns([header, *rows], left):
+        console.print(escape(line))
