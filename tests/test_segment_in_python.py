@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import re
+import types
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from slotnorm.models import parts, weights
 from slotnorm.models.building import build
 from slotnorm.report.safe_names import folder_name
 from slotnorm.report.segmentation import count_in_words
-from slotnorm.report.segmenter import Segmenter
+from slotnorm.report.segmenter import Segmenter, save
 from slotnorm.runtime.randomness import slot_noise
 from slotnorm.training.loop import train
 
@@ -121,7 +122,7 @@ def test_learned_slots_of_another_number_are_one_sentence():
     model.experiment = tiny.experiment()
     with pytest.raises(UserError, match="num_slots is 9, but this model has a learned start of 4 slots: ask for 4"):
         sn.segment(PICTURE, model, slots=9)
-    assert len(sn.segment(PICTURE, model, slots="auto").masks) <= 4
+    assert len(sn.segment(PICTURE, model, slots="auto").masks) <= 5, "four slots and the background"
 
 
 def test_what_is_not_a_model_is_one_sentence():
@@ -209,10 +210,53 @@ def test_auto_starts_from_three_times_the_slots_and_leaves_out_what_holds_nothin
     printed = capsys.readouterr().out
     record = json.loads((tmp_path / "o" / "中国" / "slots.json").read_text())
     assert record["num_slots"] == 12
-    assert f"{count_in_words(record['objects'])}; {len(record['slots'])} of 12 slots needed" in printed
+    held = 12 - record["objects"]
+    assert f"{count_in_words(record['objects'])}; {held} of 12 slots are background" in printed
     segmentation = sn.segment(PICTURE, model, slots="auto")
-    assert len(segmentation.masks) == len(segmentation.numbers) == len(record["slots"]) >= 1
+    assert len(segmentation.masks) == len(segmentation.numbers) == len(record["slots"]) == record["objects"] + 1
     assert int(segmentation.labels.max()) < len(segmentation.masks)
+
+
+def decomposing_into(model, masks, monkeypatch):
+    """A model that explains every picture by these masks (1, K, h, w)."""
+    made = types.SimpleNamespace(masks=masks, attention=masks.flatten(2))
+    monkeypatch.setattr(model, "decompose", lambda *given, **settings: made)
+
+
+@pytest.mark.parametrize("background", [True, False])
+def test_what_no_object_explains_is_background(model, background, monkeypatch, tmp_path):
+    squares = square_masks((2, 2, 6), (11, 11, 5), background=background)[:, [4, 1, 5, 0, 2, 3]]
+    decomposing_into(model, squares, monkeypatch)
+    segmenter = Segmenter(model, "auto")
+    segmentation = segmenter(np.zeros((20, 20, 3), np.uint8))
+    expected = np.zeros((20, 20), int)
+    expected[11:16, 11:16], expected[2:8, 2:8] = 1, 2
+    assert (segmentation.background, segmentation.count) == (0, 2)
+    assert np.array_equal(segmentation.labels, expected)
+    assert np.allclose(segmentation.masks, [expected == label for label in range(3)])
+    assert segmentation.numbers == ((0, 2, 4, 5), (1,), (3,))
+    slots = segmentation.slots()
+    assert [(slot["slot"], slot["background"], slot["numbers"], slot["area"]) for slot in slots] == [
+        (0, True, [0, 2, 4, 5], 339), (1, False, [1], 25), (2, False, [3], 36),
+    ]  # fmt: skip
+    assert sum(slot["attention_mass"] for slot in slots) == pytest.approx(400)
+    titles = [axis.get_title() for axis in segmentation.plot().axes]
+    assert titles[1:5] == ["2 objects", "background", "slot 1", "slot 2"]
+    assert repr(segmentation) == "Segmentation of 20 x 20 pixels: 2 objects and background"
+    save(segmentation, tmp_path / "a", {})
+    assert {path.name for path in (tmp_path / "a").iterdir()} == {
+        "labels.png", "overlay.png", "slots.json", "background.png", "slot-001.png", "slot-002.png",
+    }  # fmt: skip
+    assert json.loads((tmp_path / "a" / "slots.json").read_text())["slots"][0]["file"] == "background.png"
+    save(Segmenter(model, 6)(np.zeros((20, 20, 3), np.uint8)), tmp_path / "a", {})
+    assert not (tmp_path / "a" / "background.png").exists()
+
+
+def test_with_a_number_of_slots_each_is_a_label_and_none_is_called_background(model):
+    segmentation = sn.segment(PICTURE, model, slots=6)
+    assert segmentation.background is None
+    assert segmentation.numbers == tuple((slot,) for slot in range(6))
+    assert not any(slot["background"] for slot in segmentation.slots())
 
 
 def test_names_keep_the_letters_of_every_script_and_nothing_that_harms():

@@ -29,7 +29,7 @@ class Segmentation:
     image: Image.Image
     """As it was read: 8-bit RGB, upright."""
     labels: NDArray[np.uint8]
-    """(H, W): the slot of every pixel of the input."""
+    """(H, W): the slot of every pixel of the input; with slots="auto", 0 is the background."""
     masses: NDArray[np.float64]
     """(K,): the attention of each slot, summed over tokens; all slots together have the number of tokens."""
     tokens: int
@@ -39,16 +39,22 @@ class Segmentation:
     """(K, h, w): how much each slot explains of each place, on the model's own grid."""
     count: int
     """How many objects were found: `sn.count_objects`."""
-    numbers: tuple[int, ...]
-    """(K,): which of the model's slots these are; not all, where those were left out that hold nothing."""
+    numbers: tuple[tuple[int, ...], ...]
+    """(K,): which of the model's slots each of these is; the background is all that hold no object."""
+    background: int | None = None
+    """Which of these slots is the background; None where the model was asked for a number of slots."""
 
     def slots(self) -> list[dict[str, Any]]:
-        """For each slot its area in pixels, its share of the image, attention mass, and box (None when it is empty)."""
+        """For each slot its area in pixels, share of the image, attention mass, and box (None when it is empty).
+
+        `background` says whether it is the background, and `numbers` which of the model's slots it is.
+        """
         by_row, by_column = self._tallies
         areas = by_row.sum(axis=0)
         return [
             {
-                "slot": slot, "area": int(area), "share": float(area / self.labels.size),
+                "slot": slot, "background": slot == self.background, "numbers": list(self.numbers[slot]),
+                "area": int(area), "share": float(area / self.labels.size),
                 "attention_mass": float(mass), "box": _box(by_row[:, slot], by_column[:, slot]) if area else None,
             }
             for slot, (area, mass) in enumerate(zip(areas[: len(self.masses)], self.masses, strict=True))
@@ -61,7 +67,7 @@ class Segmentation:
             share = side / max(picture.size)
             size = (max(1, round(picture.width * share)), max(1, round(picture.height * share)))
             picture, labels = picture.resize(size), labels.resize(size, Image.Resampling.NEAREST)
-        labels.putpalette(slot_palette(len(self.masses)).tobytes())
+        labels.putpalette(self.palette.tobytes())
         return Image.blend(picture, labels.convert("RGB"), _OVERLAY)
 
     def plot(self) -> "Figure":
@@ -79,16 +85,17 @@ class Segmentation:
         axes[1].imshow(self.overlay(_SHOWN_SIDE))
         axes[1].set_title(count_in_words(self.count), fontsize=9)
         extent = (0, self.image.width, self.image.height, 0)
-        for axis, mask, number in zip(axes[2:], self.masks, self.numbers, strict=False):
+        for slot, (axis, mask) in enumerate(zip(axes[2:], self.masks, strict=False)):
             axis.imshow(mask, vmin=0, vmax=1, cmap="gray", extent=extent)
-            axis.set_title(f"slot {number}", fontsize=9)
+            axis.set_title("background" if slot == self.background else f"slot {slot}", fontsize=9)
         for axis in axes:
             axis.axis("off")
         return figure
 
     def __repr__(self) -> str:
-        slots = f"{len(self.masks)} slot{'s' * (len(self.masks) != 1)}"
-        return f"Segmentation of {self.image.width} x {self.image.height} pixels: {count_in_words(self.count)}, {slots}"
+        slots = f", {len(self.masks)} slot{'s' * (len(self.masks) != 1)}"
+        beside = slots if self.background is None else " and background"
+        return f"Segmentation of {self.image.width} x {self.image.height} pixels: {count_in_words(self.count)}{beside}"
 
     def _repr_html_(self) -> str:
         content = io.BytesIO()
@@ -98,6 +105,12 @@ class Segmentation:
         return (
             f'<figure><img alt="{words}" src="data:image/png;base64,{data}"><figcaption>{words}</figcaption></figure>'
         )
+
+    @property
+    def palette(self) -> NDArray[np.uint8]:
+        """(K, 3): the colours of label maps and overlays; the background is grey."""
+        first = 1 if self.background is None else 0
+        return to_pixels(palette(np.arange(first, first + len(self.masses))))
 
     @cached_property
     def _tallies(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -113,11 +126,6 @@ class Segmentation:
             columns = np.arange(width) * _LABELS + part
             by_column += np.bincount(columns.ravel(), minlength=width * _LABELS).reshape(-1, _LABELS)
         return by_row, by_column
-
-
-def slot_palette(slots: int) -> NDArray[np.uint8]:
-    """(K, 3): the colours of label maps and overlays."""
-    return to_pixels(palette(np.arange(1, slots + 1)))
 
 
 def count_in_words(count: int) -> str:

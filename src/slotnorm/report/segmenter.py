@@ -31,12 +31,11 @@ from slotnorm.data.resize import method_of, resize
 from slotnorm.errors import UserError, printable
 from slotnorm.evaluation.label_maps import labels_in_tiles, scaled_labels
 from slotnorm.evaluation.out_of_distribution import FAR, times_validation
-from slotnorm.metrics import count_objects
-from slotnorm.metrics.object_count import needed
+from slotnorm.metrics.object_count import holds_object
 from slotnorm.metrics.segmentation import as_maps
 from slotnorm.models import SlotModel
 from slotnorm.report.safe_names import folder_name
-from slotnorm.report.segmentation import Segmentation, count_in_words, slot_palette
+from slotnorm.report.segmentation import Segmentation, count_in_words
 from slotnorm.runtime import randomness
 from slotnorm.runtime.progress import Progress
 from slotnorm.storage import files
@@ -46,17 +45,20 @@ _log = logging.getLogger(__name__)
 
 MOST_SLOTS = 256  # a label map has 8 bits
 AUTO = "auto"
-"""In place of a number of slots: many, of which those are left out that hold nothing."""
+"""In place of a number of slots: many, of which those that hold no object are the background together."""
+BACKGROUND = 0
+"""The label of the background with AUTO: objects are 1, 2, ..."""
 _LARGE = 1 << 24  # pixels times slots from which label maps are made in tiles
 _COMPRESSION = 1  # of 9: photographs get hardly smaller with more, and encoding is nearly all of the time
 _RECORD = "slots.json"
-_CUT_OUT = re.compile(r"slot-\d{3}\.png")
+_CUT_OUT = re.compile(r"(slot-\d{3}|background)\.png")
 
 
 class Segmenter:
     """A model that is asked for `num_slots` slots, with noise of `seed`; `backbone` where it takes features.
 
-    `num_slots` None is the training number; "auto" is three times it, and slots that hold nothing are left out.
+    `num_slots` None is the training number; "auto" is three times it, and the slots that hold no object are one, the
+    background (`count_objects` says which).
     """
 
     def __init__(
@@ -117,13 +119,16 @@ class Segmenter:
             self._warn_of_unfamiliar(inputs, tokens)
             masks = as_maps(decomposition.masks).cpu().float()
             masses = decomposition.attention[0].cpu().double().sum(dim=1)
-            kept = needed(masks)[0] if self.auto else torch.ones(self.num_slots, dtype=torch.bool)
-            count = int(count_objects(masks)[0])
-            labels = _label(masks[:, kept], image.height, image.width)
-        numbers = tuple(kept.nonzero()[:, 0].tolist())
+            objects = holds_object(masks)[0]
+            numbers = [[slot] for slot in range(self.num_slots)]
+            if self.auto:
+                numbers = [(~objects).nonzero()[:, 0].tolist(), *objects.nonzero().tolist()]
+            masks = torch.stack([masks[:, members].sum(dim=1) for members in numbers], dim=1)
+            labels = _label(masks, image.height, image.width)
         return Segmentation(
-            image, labels.numpy(), masses[kept].numpy(), decomposition.attention.shape[-1], self.size,
-            masks[0, kept].numpy(), count, numbers,
+            image, labels.numpy(), np.array([float(masses[members].sum()) for members in numbers]),
+            decomposition.attention.shape[-1], self.size, masks[0].numpy(), int(objects.sum()),
+            tuple(map(tuple, numbers)), BACKGROUND if self.auto else None,
         )  # fmt: skip
 
     def _warn_of_unfamiliar(self, inputs: Tensor, tokens: Tensor) -> None:
@@ -206,7 +211,8 @@ def _segment_one(path: Path, segmenter: Segmenter, folder: Path) -> str:
     used = len(np.unique(segmentation.labels))
     held = f"{used} of {len(segmentation.masses)} slots hold pixels"
     if segmenter.auto:
-        held = f"{count_in_words(segmentation.count)}; {len(segmentation.masses)} of {segmenter.num_slots} slots needed"
+        background = len(segmentation.numbers[BACKGROUND])
+        held = f"{count_in_words(segmentation.count)}; {background} of {segmenter.num_slots} slots are background"
     return f"{printable(path.name)}: {width}x{height}{scaled}; {held}: {folder}"
 
 
@@ -216,12 +222,12 @@ def save(segmentation: Segmentation, folder: Path, facts: dict[str, Any]) -> Non
     files.make_subfolder(folder)
     slots, earlier = segmentation.slots(), _earlier(folder)
     labels = Image.fromarray(segmentation.labels)  # a palette makes it show colours; its values stay the slots' numbers
-    labels.putpalette(slot_palette(len(slots)).tobytes())
+    labels.putpalette(segmentation.palette.tobytes())
     files.write(folder / "labels.png", _png(labels))
     files.write(folder / "overlay.png", _png(segmentation.overlay()))
     for slot in slots:
         if slot["box"] is not None:
-            slot["file"] = f"slot-{slot['slot']:03}.png"
+            slot["file"] = "background.png" if slot["background"] else f"slot-{slot['slot']:03}.png"
             files.write(folder / slot["file"], _png(_cut_out(segmentation, slot)))
     record = {
         **facts, "width": segmentation.image.width, "height": segmentation.image.height,
