@@ -32,7 +32,7 @@ def test_every_command_of_the_guide_works_on_a_folder_of_pictures(tmp_path, monk
     assert "slots do not follow what is in the images (" in printed["train"].err
     assert "own-weighted_sum-1 on 2 scenes of own: slots do not follow what is in the images: " in printed["judge"].out
     assert "try: " in printed["judge"].out
-    assert " of 24 slots needed" in printed["segment"].out
+    assert " of 24 slots are background" in printed["segment"].out
     assert (tmp_path / "masks" / "Foto-00-中国" / "labels.png").is_file()
     assert (tmp_path / "set" / "contact-sheet.png").is_file()
     assert (tmp_path / "report" / "index.html").is_file()

@@ -341,8 +341,8 @@ def segment(
         run: a run's folder, a .safetensors file that a run exported, a bundled name such as toy-batch_norm, or a hub id
             as hub:OWNER/NAME
         out: where the results go, a folder for each image
-        slots: K; auto takes three times as many as in training, leaves out those that hold nothing and says how many
-            objects there are (default: as in training)
+        slots: K; auto takes three times as many as in training, says how many of them hold an object, and calls the
+            rest background (default: as in training)
         seed: of the noise that slots start from; the same seed gives the same result
         backbone: for models of features, the network that makes them: a name of timm, a bundled name, run:FOLDER, a
             .safetensors file or hub:OWNER/NAME
