@@ -145,7 +145,7 @@ def test_pictures_of_ones_own_are_asked_for_where_only_a_run_knows_them(tmp_path
         main(["judge", str(file)])
     assert "give their folder with --data FOLDER" in capsys.readouterr().err
     main(["judge", str(file), "--data", str(photos)])
-    assert "own.safetensors on 6 scenes of own: slots " in capsys.readouterr().out
+    assert f"own.safetensors on 6 of 6 scenes of {photos}: slots " in capsys.readouterr().out
 
 
 def test_what_is_not_on_the_hub_and_no_network_are_one_sentence(hub, monkeypatch):

@@ -226,8 +226,9 @@ def judge(run: Annotated[Path, POSITIONAL], data: Path | None = None, device: st
     Args:
         run: a run's folder, a .safetensors file that a run exported, a bundled name such as toy-batch_norm, or a hub id
             as hub:OWNER/NAME
-        data: folder of pictures, of a built set, or of its splits (default: the data that the run remembers; a model
-            without a run's folder remembers none, and scenes are made where its experiment says how)
+        data: any folder of pictures, of a built set, or of its splits, with or without masks (default: the data that
+            the run remembers; a model without a run's folder remembers none, and scenes are made where its experiment
+            says how)
         device: where the model runs: auto (a GPU if there is one), cpu, cuda or mps
     """
     from slotnorm.studies.judging import judge_model

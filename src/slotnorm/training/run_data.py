@@ -65,6 +65,11 @@ def own_scenes(run: Run, directory: Path, num: int) -> Scenes:
     return open_training_set(experiment, directory).sample(num)
 
 
+def has_tests_of(run: Run, directory: Path) -> bool:
+    """Whether a folder has test scenes beside those that the run was trained on."""
+    return all((directory / split / MANIFEST).exists() for split in ("train", "test")) and _is_of(run, directory)
+
+
 def scenes_of(
     run: Run, test: EvaluationSet, num: int, data: str | Path | None = None, device: str | torch.device = "auto"
 ) -> Scenes:
