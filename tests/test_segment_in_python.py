@@ -23,7 +23,7 @@ from slotnorm.models import parts, weights
 from slotnorm.models.building import build
 from slotnorm.report.safe_names import folder_name
 from slotnorm.report.segmentation import count_in_words
-from slotnorm.report.segmenter import Segmenter, save
+from slotnorm.report.segmenter import Segmenter, save, segment_files
 from slotnorm.runtime.randomness import slot_noise
 from slotnorm.training.loop import train
 
@@ -282,6 +282,35 @@ def rebuilding_error(model) -> float:
         inputs = model.prepare(torch.from_numpy(Segmenter(model)._prepared(Image.fromarray(PICTURE)).copy())[None])
         noise = torch.from_numpy(slot_noise(0, "segment", [(model.experiment.slots,)], model.experiment.slots, 8))
         return float((model(inputs, noise=noise).reconstruction - inputs).square().mean())
+
+
+def test_every_file_far_from_training_is_named_on_a_line_of_its_own(tmp_path, caplog):
+    (tmp_path / "pictures").mkdir()
+    for name in ("a.png", "ü b.png"):
+        Image.fromarray(PICTURE).save(tmp_path / "pictures" / name)
+    far = trained_with(rebuilding_error(trained_with(None)) / 20)
+    lines = list(segment_files(tmp_path / "pictures", Segmenter(far, 6), tmp_path / "masks"))
+    assert len(lines) == 2
+    record = json.loads((tmp_path / "masks" / "a" / "slots.json").read_text())
+    assert record["times_validation"] == pytest.approx(20, rel=0.01)
+    messages = [record.message for record in caplog.records if "rebuilt" in record.message]
+    assert messages == [
+        f"note: {tmp_path / 'pictures' / 'a.png'} is rebuilt with 20 times the error of the model's validation, so it "
+        "is far from what the model was trained on and its masks may mean little: train on pictures of its kind "
+        "(docs/your-images.md)",
+        f"note: {tmp_path / 'pictures' / 'ü b.png'} is rebuilt with 20 times the error of the model's validation",
+    ]
+    caplog.clear()
+    near = sn.segment([tmp_path / "pictures" / "a.png"] * 2, trained_with(None), slots=6)
+    assert [segmentation.times_validation for segmentation in near] == [None, None]
+    assert not caplog.records
+
+
+def test_a_segmenter_takes_every_name_of_a_model():
+    segmentation = sn.Segmenter("toy-weighted_sum", "auto", device="cpu")(PICTURE)
+    assert np.array_equal(segmentation.labels, sn.segment(PICTURE, "toy-weighted_sum", slots="auto").labels)
+    with pytest.raises(UserError, match="Linear is not a model of slotnorm; a model is a run's folder"):
+        sn.Segmenter(torch.nn.Linear(2, 2))
 
 
 def test_a_picture_that_is_rebuilt_far_worse_than_in_validation_is_warned_of_once(caplog):

@@ -43,6 +43,8 @@ class Segmentation:
     """(K,): which of the model's slots each of these is; the background is all that hold no object."""
     background: int | None = None
     """Which of these slots is the background; None where the model was asked for a number of slots."""
+    times_validation: float | None = None
+    """The error in rebuilding the picture, by that of the model's validation; None where that is not known."""
 
     def slots(self) -> list[dict[str, Any]]:
         """For each slot its area in pixels, share of the image, attention mass, and box (None when it is empty).

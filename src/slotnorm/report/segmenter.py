@@ -26,7 +26,7 @@ from slotnorm import __version__
 from slotnorm.config import SLOTS_FACTOR, require_seed
 from slotnorm.data.any_picture import to_picture
 from slotnorm.data.backbones import FrozenBackbone
-from slotnorm.data.image_files import ENDINGS, PICTURES_OF_OTHERS, is_of_system, read_image
+from slotnorm.data.image_files import ENDINGS, PICTURES_OF_OTHERS, is_of_system
 from slotnorm.data.resize import method_of, resize
 from slotnorm.errors import UserError, printable
 from slotnorm.evaluation.label_maps import labels_in_tiles, scaled_labels
@@ -40,6 +40,7 @@ from slotnorm.runtime import randomness
 from slotnorm.runtime.progress import Progress
 from slotnorm.storage import files
 from slotnorm.storage.fingerprints import fingerprint
+from slotnorm.training.loading import load
 
 _log = logging.getLogger(__name__)
 
@@ -57,17 +58,22 @@ _CUT_OUT = re.compile(r"(slot-\d{3}|background)\.png")
 class Segmenter:
     """A model that is asked for `num_slots` slots, with noise of `seed`; `backbone` where it takes features.
 
+    `model` is one, or what `load` takes, which is then loaded onto `device`.
     `num_slots` None is the training number; "auto" is three times it, and the slots that hold no object are one, the
     background (`count_objects` says which).
     """
 
     def __init__(
         self,
-        model: SlotModel,
+        model: str | Path | SlotModel,
         num_slots: int | str | None = None,
         seed: int = 0,
         backbone: FrozenBackbone | None = None,
+        *,
+        device: str | torch.device = "auto",
     ) -> None:
+        if not isinstance(model, SlotModel):
+            model = load(model, device)
         self.auto = num_slots == AUTO
         if num_slots is None or self.auto:
             if model.experiment is None:
@@ -116,7 +122,7 @@ class Segmenter:
             inputs = self._inputs(pixels)
             tokens = self.model.encode(inputs)
             decomposition = self.model.decompose(tokens, noise=on_device, reconstruct=False)
-            self._warn_of_unfamiliar(inputs, tokens)
+            times = times_validation(self.model, inputs, tokens, self.seed)
             masks = as_maps(decomposition.masks).cpu().float()
             masses = decomposition.attention[0].cpu().double().sum(dim=1)
             objects = holds_object(masks)[0]
@@ -125,22 +131,25 @@ class Segmenter:
                 numbers = [(~objects).nonzero()[:, 0].tolist(), *objects.nonzero().tolist()]
             masks = torch.stack([masks[:, members].sum(dim=1) for members in numbers], dim=1)
             labels = _label(masks, image.height, image.width)
+        self._warn_of_unfamiliar(times, printable(str(picture)) if isinstance(picture, str | Path) else None)
         return Segmentation(
             image, labels.numpy(), np.array([float(masses[members].sum()) for members in numbers]),
             decomposition.attention.shape[-1], self.size, masks[0].numpy(), int(objects.sum()),
-            tuple(map(tuple, numbers)), BACKGROUND if self.auto else None,
+            tuple(map(tuple, numbers)), BACKGROUND if self.auto else None, times,
         )  # fmt: skip
 
-    def _warn_of_unfamiliar(self, inputs: Tensor, tokens: Tensor) -> None:
-        """Say once that a picture is far from those that the model was trained on."""
-        if self._warned or (times := times_validation(self.model, inputs, tokens, self.seed)) is None or times < FAR:
+    def _warn_of_unfamiliar(self, times: float | None, name: str | None) -> None:
+        """Say of every file, and once of pictures without a name, that it is far from those of training."""
+        if times is None or times < FAR or (self._warned and name is None):
             return
+        said = f"note: {name or 'a picture'} is rebuilt with {times:.0f} times the error of the model's validation"
+        if not self._warned:
+            said += (
+                ", so it is far from what the model was trained on and its masks may mean little: train on pictures of "
+                f"its kind (docs/your-images.md){'' if name else '; this is said once'}"
+            )
         self._warned = True
-        _log.warning(
-            f"note: a picture is rebuilt with {times:.0f} times the error of the model's validation, so it is far from "
-            "what the model was trained on and its masks may mean little: train on pictures of its kind "
-            "(docs/your-images.md); this is said once"
-        )
+        _log.warning(said)
 
     def _prepared(self, image: Image.Image) -> NDArray[np.uint8]:
         """The picture as training's were: at the model's size, or as it is where the backbone scales."""
@@ -204,7 +213,7 @@ def segment_files(source: str | Path, segmenter: Segmenter, out: str | Path) -> 
 
 
 def _segment_one(path: Path, segmenter: Segmenter, folder: Path) -> str:
-    segmentation = segmenter(read_image(path))
+    segmentation = segmenter(path)
     save(segmentation, folder, {"image": path.name, **segmenter.settings})
     width, height, side = segmentation.image.width, segmentation.image.height, segmentation.scaled_to
     scaled = "" if (width, height) == (side, side) else f", scaled to {side}x{side} for the model"
@@ -232,7 +241,7 @@ def save(segmentation: Segmentation, folder: Path, facts: dict[str, Any]) -> Non
     record = {
         **facts, "width": segmentation.image.width, "height": segmentation.image.height,
         "scaled_to": [segmentation.scaled_to] * 2, "tokens": segmentation.tokens, "objects": segmentation.count,
-        "slots": slots,
+        "times_validation": segmentation.times_validation, "slots": slots,
     }  # fmt: skip
     files.write(folder / _RECORD, (json.dumps(record, indent=1, ensure_ascii=False) + "\n").encode())
     for path in earlier:

@@ -15,7 +15,6 @@ from slotnorm.errors import UserError
 from slotnorm.models import SlotModel
 from slotnorm.report.segmentation import Segmentation
 from slotnorm.report.segmenter import Segmenter
-from slotnorm.training.loading import load
 
 
 class Segmentations(Sequence[Segmentation]):
@@ -90,8 +89,7 @@ def segment(
     `model` is a bundled name, a run's folder, a .safetensors file, or a model; `slots` is K, None that of training, or
     "auto". The same `seed` gives the same masks. Models of features need the `backbone` that makes them.
     """
-    chosen = model if isinstance(model, SlotModel) else load(model, device)
-    segmenter = Segmenter(chosen, slots, seed, backbone)
+    segmenter = Segmenter(model, slots, seed, backbone, device=device)
     if not isinstance(image, list | tuple) and not is_batch(image):
         return segmenter(image)
     for path in image if isinstance(image, list | tuple) else ():
