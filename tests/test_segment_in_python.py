@@ -200,7 +200,7 @@ def test_what_has_no_masks_cannot_be_counted():
         sn.count_objects(torch.zeros(1, 2, 7))
 
 
-def test_auto_starts_from_three_times_the_slots_and_leaves_out_what_holds_nothing(model, tmp_path, capsys):
+def test_auto_starts_from_three_times_the_slots_and_says_how_many_are_background(model, tmp_path, capsys):
     exported = tmp_path / "model.safetensors"
     weights.export(weights.Weights(model.state_dict(), model.experiment, 12, {}), exported, "card")
     Image.fromarray(PICTURE).save(tmp_path / "中国.png")
