@@ -286,7 +286,7 @@ def test_curves_hold_the_medians_of_the_figures_once(report, page):
             assert curve["at"] == own.x.tolist()
             for edge in ("low", "high"):
                 read_out = [fixed(value, decimals) for value in getattr(own, edge)]
-                assert [f"{value:.{decimals}f}" for value in curve[edge]] == read_out
+                assert [fixed(value, decimals) for value in curve[edge]] == read_out
             assert len(curve["runs"]) == len(own.runs)
     kept = [
         panel for figure in report.sections[0].results.figures_without_failed for row in figure.rows for panel in row
