@@ -16,6 +16,7 @@ import pytest
 from left_out import needs
 from made_up_page import NASTY, SLOTS, made_up_examples, made_up_report, renamed
 from slotnorm.experiments import MAIN
+from slotnorm.report.appearance import fixed
 from slotnorm.report.page.page import render
 from slotnorm.report.pictures import illustrate
 
@@ -415,7 +416,7 @@ def test_pointing_at_a_curve_reads_out_its_values(page):
     lines = readout.text.splitlines()
     assert lines[0] == f"{panel['points'][0]} slots"
     for line, curve in zip(lines[1:], panel["all"]["curves"], strict=True):
-        low, median, high = (f"{curve[name][0]:.3f}" for name in ("low", "median", "high"))
+        low, median, high = (fixed(curve[name][0]) for name in ("low", "median", "high"))
         assert line.endswith(f"{median} ({low} to {high})")
     for height in (400, 1400):  # wherever the window ends, all of it can be read, and it hides no curve
         metrics = {"width": 1280, "height": height, "deviceScaleFactor": 1, "mobile": False}
@@ -431,6 +432,11 @@ def test_pointing_at_a_curve_reads_out_its_values(page):
         assert box["bottom"] <= inside[0] or box["top"] >= inside[1]
     point(page, find(page, "#more-slots"))
     assert not readout.is_displayed()
+
+
+def test_numbers_below_zero_are_written_as_in_the_tables(page):
+    values = [-0.0004, -0.2, 0.0, 0.2]
+    assert page.execute_script("return arguments[0].map((value) => written(value))", values) == list(map(fixed, values))
 
 
 def test_arrow_keys_read_a_curve(page):

@@ -24,6 +24,7 @@ from slotnorm.report.contents import Report, compose
 from slotnorm.report.effects import DEFINITION
 from slotnorm.report.model_views import Inspector, median_run, spaced
 from slotnorm.report.packed_rows import PackedRows
+from slotnorm.report.page.page import render
 from slotnorm.report.prose import report_page
 from slotnorm.report.reading import read
 from slotnorm.report.writing import write, write_report
@@ -314,6 +315,22 @@ def test_the_effect_is_told_of_all_runs_and_then_without_the_failed_ones(tmp_pat
     assert everything.count(line.format(3)) == 1
     assert without_failed.count(line.format(2)) == 1
     assert page.count(line.format(3)) == page.count(line.format(2)) == page.count(DEFINITION) == 1
+
+
+@pytest.mark.parametrize("failed", [[], [("batch_norm", 1)]])
+def test_one_run_gets_no_table_without_a_number(tmp_path: Path, failed: list[tuple[str, int]]) -> None:
+    save(made_up("clevr-6-7", ["batch_norm"], [1], (7, 21), images=8, failed=failed), tmp_path / "runs", failed)
+    report = compose(read([tmp_path / "runs"]), with_theory=False)
+    page = report_page(report)
+    lines = page.splitlines()
+    heads = [number for number, line in enumerate(lines) if line.startswith("|---")]
+    assert heads
+    assert all(number + 1 < len(lines) and lines[number + 1].startswith("|") for number in heads), "a head alone"
+    assert "differences of these medians" not in page
+    assert page.count("Without failed runs none is left.") == len(failed)
+    assert "0 of 1 runs |" not in page
+    html = render(report)
+    assert html.count('<div class="kept"><p>No run is left.</p></div>') == len(failed)
 
 
 def test_studies_are_sections_and_files_never_collide(tmp_path: Path) -> None:

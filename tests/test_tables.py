@@ -262,9 +262,9 @@ def test_an_unknown_normalization_is_shown_last_under_its_own_name() -> None:
     ]
 
 
-def test_a_number_that_rounds_to_zero_has_no_minus() -> None:
+def test_numbers_below_zero_are_written_alike_everywhere_and_zero_has_no_minus() -> None:
     assert [fixed(value) for value in (-0.0004, 0.0, -0.0, -0.0006, 0.12345)] == [
-        "0.000", "0.000", "0.000", "-0.001", "0.123",
+        "0.000", "0.000", "0.000", "−0.001", "0.123",
     ]  # fmt: skip
     table = study_table(
         sections(
@@ -273,4 +273,7 @@ def test_a_number_that_rounds_to_zero_has_no_minus() -> None:
         )[0]
     )
     assert table is not None
-    assert "-0.000" not in to_markdown(table) + latex.table("x", table)
+    written = to_markdown(table), latex.table("x", table)
+    assert all("-0.000" not in text and "−0.000" not in text for text in written)
+    assert "| −0.200 |" in written[0]
+    assert "& $-$0.200 " in written[1]

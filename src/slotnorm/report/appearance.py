@@ -69,8 +69,8 @@ def measure(metric: str) -> Measure:
 
 
 def fixed(value: float, decimals: int = 3) -> str:
-    """A number with so many decimals, and no minus before one that rounds to zero."""
-    return f"{round(value, decimals) + 0.0:.{decimals}f}"
+    """A score as people write it: "0.012", "−0.105", and no minus before one that rounds to zero."""
+    return f"{round(value, decimals) + 0.0:.{decimals}f}".replace("-", "−")
 
 
 def signed(value: float, decimals: int = 3) -> str:
@@ -78,7 +78,7 @@ def signed(value: float, decimals: int = 3) -> str:
     rounded = round(value, decimals)
     if rounded != rounded:
         return "–"
-    return f"{abs(rounded):.{decimals}f}" if rounded == 0 else f"{rounded:+.{decimals}f}".replace("-", "−")
+    return "+" * (rounded > 0) + fixed(rounded, decimals)
 
 
 def looks(norms: Iterable[str]) -> dict[str, Look]:

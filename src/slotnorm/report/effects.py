@@ -223,6 +223,8 @@ def to_markdown(effects: Sequence[Effect]) -> str:
             cells = _cells(by_metric, metrics, "changes", change.label)
             runs = _with_caveat(str(len(change.runs)), change)
             lines.append(f"| {escaped(place)} | {escaped(change.label)} | {runs} | {' | '.join(cells)} |")
+    if not any(effect.differences for effect in effects):
+        return "\n".join(lines) + "\n"
     lines += ["", "The differences of these medians, paired on the same scenes:", ""]
     lines += [f"| study, set, slots | | {' | '.join(heads)} |", f"|---|---|{'---|' * len(heads)}"]
     for place, by_metric in grouped(effects):

@@ -34,7 +34,7 @@ def table(name: str, content: Table) -> str:
 def _cell(cell: Cell, decimals: int) -> str:
     if not cell.spread.runs:
         return with_paper("--", cell, escaped)
-    median = fixed(cell.spread.median, decimals)
+    median = escaped(fixed(cell.spread.median, decimals))
     median = rf"\textbf{{{median}}}" if cell.best_of_all else median
     text = rf"{median} \textpm{{}} {cell.spread.deviation:.{decimals}f}" if cell.spread.runs > 1 else median
     return with_paper(rf"\underline{{{text}}}" if cell.best_in_section else text, cell, escaped)

@@ -17,7 +17,7 @@ from slotnorm.report.effects import ALL, DEFINITION, WITHOUT_FAILED, Effect, as_
 from slotnorm.report.effects import to_markdown as effects_to_markdown
 from slotnorm.report.safe_names import markdown as escaped
 from slotnorm.report.safe_names import one_line
-from slotnorm.report.tables import to_markdown
+from slotnorm.report.tables import to_markdown, without_failed_to_markdown
 
 
 def report_page(report: Report, choice: Choice = Choice()) -> str:  # noqa: B008 (frozen)
@@ -28,7 +28,7 @@ def report_page(report: Report, choice: Choice = Choice()) -> str:  # noqa: B008
     for everything, without_failed in report.zero_shot:
         lines += ["## Zero-shot transfer", "", to_markdown(everything)]
         if without_failed is not None:
-            lines += ["Without failed runs:", "", to_markdown(without_failed)]
+            lines += without_failed_to_markdown(without_failed)
     lines += [
         "## Claims of the paper",
         "",
@@ -168,9 +168,10 @@ def _section(contents: SectionContents, choice: Choice) -> list[str]:
     for which, some in (("", results.figures), (" (without failed runs)", results.figures_without_failed or ())):
         for figure in some:
             lines += _figure(contents, figure, which, choice)
-    for which, table in (("", results.table), ("Without failed runs:", results.table_without_failed)):
-        if table is not None:
-            lines += [*([which, ""] if which else []), to_markdown(table)]
+    if results.table is not None:
+        lines.append(to_markdown(results.table))
+    if results.table_without_failed is not None:
+        lines += without_failed_to_markdown(results.table_without_failed)
     for which, held in (("", results.background), (" (without failed runs)", results.background_without_failed)):
         if held is not None:
             lines += _background(contents, held, which, choice)

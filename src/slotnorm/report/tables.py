@@ -63,6 +63,11 @@ class Table:
     """Whether parts are compared with each other, too."""
 
     @property
+    def has_runs(self) -> bool:
+        """False where every run failed and failed ones are left out."""
+        return any(cell.spread.runs for part in self.parts for line in part.lines for cell in line.cells)
+
+    @property
     def has_paper(self) -> bool:
         return any(cell.paper for part in self.parts for line in part.lines for cell in line.cells)
 
@@ -179,6 +184,13 @@ def to_markdown(table: Table) -> str:
             cells = [shown(cell, decimals_of(table, column)) for column, cell in enumerate(line.cells)]
             lines.append(f"| {safe_names.markdown(line.label)} | {line.runs} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def without_failed_to_markdown(table: Table) -> list[str]:
+    """Lines of a table that leaves out failed runs, or that there is none without them."""
+    if not table.has_runs:
+        return ["Without failed runs none is left.", ""]
+    return ["Without failed runs:", "", to_markdown(table)]
 
 
 def to_csv(table: Table) -> str:

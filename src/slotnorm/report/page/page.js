@@ -24,7 +24,7 @@ const shape = (tag, attributes = {}, ...children) => fill(document.createElement
 const written = (value, decimals = 3) => {
   if (value === null || value === undefined) return "–";
   const text = value.toFixed(decimals);
-  return Number(text) === 0 ? text.replace("-", "") : text;
+  return text.replace("-", Number(text) === 0 ? "" : "−");
 };
 const percent = (share) => `${(100 * share).toFixed(share > 0 && share < 0.0095 ? 1 : 0)} %`;
 

@@ -99,13 +99,13 @@ class Slider:
 
     @cached_property
     def typical(self) -> int:
-        """The scene whose F-ARI is nearest to the means over all scenes, of every normalization: not the best one."""
-        means = {
-            (norm, k): self.mean(norm, "f_ari", k) for norm in self.illustration.examples for k in self.looked_into
-        }
+        """The scene whose F-ARI, with as many slots as are shown at first, is nearest to the means over all scenes."""
+        slots = self.slots[self.start]
+        means = {norm: self.mean(norm, "f_ari", slots) for norm in self.illustration.examples}
+        known = {norm: mean for norm, mean in means.items() if mean == mean}
 
         def distance(place: int) -> float:
-            away = [abs(self.here(norm, "f_ari", k, place) - mean) for (norm, k), mean in means.items()]
+            away = [abs(self.here(norm, "f_ari", slots, place) - mean) for norm, mean in known.items()]
             return sum(away) if away and all(value == value for value in away) else float("inf")
 
         return min(self.pictured, key=distance)

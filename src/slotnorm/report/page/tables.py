@@ -42,7 +42,8 @@ def draw_with_and_without(pairs: Iterable[tuple[Table | None, Table | None]]) ->
         if everything is not None:
             parts.append(element("div", draw_table(everything), class_=None if without_failed is None else "all"))
         if without_failed is not None:
-            parts.append(element("div", draw_table(without_failed), class_="kept"))
+            kept = draw_table(without_failed) if without_failed.has_runs else element("p", "No run is left.")
+            parts.append(element("div", kept, class_="kept"))
     return parts
 
 
