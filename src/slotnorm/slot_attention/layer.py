@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 
 from slotnorm.initialization import Initialization, make_initialization, refusal
-from slotnorm.normalization import Aggregate, Normalization, make_normalization
+from slotnorm.normalization import Aggregate, Normalization, make_normalization, normalize
 from slotnorm.slot_attention.iteration import Attending, Steps, Updating, without_autocast
 
 
@@ -147,7 +147,7 @@ class SlotAttention(nn.Module):
         carry = None
         for remaining in reversed(range(iterations)):
             aggregate = Aggregate(sums, mass, num_tokens, total)
-            updates, carry = self.normalization(aggregate, carry)
+            updates, carry = normalize(self.normalization, aggregate, carry)
             if trace is not None:
                 trace.append(Iteration(slots, self.query(self.norm_slots(slots)), attention, aggregate, updates))
             if remaining:
