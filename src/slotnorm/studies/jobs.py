@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from slotnorm.errors import Locked, UserError, blaming, describe, printable, refused
-from slotnorm.runtime.plugins import loaded_plugins
+from slotnorm.runtime.plugins import loaded_plugins, plugin_words
 from slotnorm.runtime.progress import Progress
 from slotnorm.runtime.ranks import RankLost
 from slotnorm.runtime.signals import Stop
@@ -85,8 +85,7 @@ class Task:
 
 def slotnorm_job(words: Sequence[str], folder: Path) -> Job:
     """`slotnorm` with these words and the plugins of this process, in a folder."""
-    plugins = [word for path in loaded_plugins() for word in ("--plugin", str(path))]
-    return Job((sys.executable, "-m", "slotnorm", *words, *plugins), folder)
+    return Job((sys.executable, "-m", "slotnorm", *words, *plugin_words(loaded_plugins())), folder)
 
 
 def skip_done(tasks: Sequence[Task]) -> None:
