@@ -28,7 +28,7 @@ from slotnorm.studies.relays import last_line
 _log = logging.getLogger(__name__)
 
 CANCELLED = "cancelled by `slotnorm status --cancel`"
-_JOB = "job.json"
+NOTE = "job.json"
 _STATES = ("waiting", "running", "lost")
 _SMALLEST_ROOM = 1 << 16  # bytes below which a disk is full
 _SECONDS_BETWEEN_LOOKS = 0.5
@@ -317,7 +317,7 @@ class _Dispatcher:
         entry.task.state = "finished"
         with contextlib.suppress(OSError):  # what is left behind does no harm to what was made
             entry.task.conclude()
-            (entry.task.path / _JOB).unlink(missing_ok=True)
+            (entry.task.path / NOTE).unlink(missing_ok=True)
 
     def _fail(self, entry: _Entry, reason: str) -> None:
         entry.task.state, entry.task.reason = "failed", reason
@@ -354,7 +354,7 @@ class JobNote:
 
 def write_note(folder: Path, note: JobNote) -> None:
     """Note who was given a folder's job, and what became of it."""
-    write_sealed(folder / _JOB, to_document(note))
+    write_sealed(folder / NOTE, to_document(note))
 
 
 def read_note(folder: Path) -> JobNote | None:
@@ -363,14 +363,14 @@ def read_note(folder: Path) -> JobNote | None:
     None where no launcher was given one, or where the note is damaged: then it is submitted again, and no more is lost.
     """
     try:
-        return read_document(JobNote, folder / _JOB, "a note of a job")
+        return read_document(JobNote, folder / NOTE, "a note of a job")
     except UserError:
         return None
 
 
 def folders_with_notes(path: Path) -> list[Path]:
     """The folders at and below `path` whose job is noted: of runs, of their evaluations, of shards."""
-    return sorted(note.parent for note in path.rglob(_JOB))
+    return sorted(note.parent for note in path.rglob(NOTE))
 
 
 def _last_line(log: Path) -> str:
