@@ -9,6 +9,7 @@ from safetensors.torch import save_file
 import slotnorm as sn
 import tiny
 from slotnorm.errors import DamagedFile, NonFinite, UserError
+from slotnorm.experiments import command_line
 from slotnorm.models.weights import Weights, pack, unpack
 from slotnorm.normalization import Aggregate, Normalization, normalizations
 from slotnorm.training.loop import train
@@ -47,6 +48,9 @@ def test_the_model_card_says_what_it_is(run: Run, tmp_path: Path) -> None:
     assert hashlib.sha256((tmp_path / "model.safetensors").read_bytes()).hexdigest() in card
     assert str(tmp_path) not in card
     assert str(run.path.parent) not in card
+    assert f"slotnorm train {' '.join(command_line(run.experiment))}`" in card
+    run.export(tmp_path / "other.safetensors")
+    assert 'sn.load("other.safetensors")' in (tmp_path / "other.md").read_text()
 
 
 def test_a_checkpoint_loads_like_an_export(run: Run) -> None:

@@ -312,7 +312,7 @@ def test_a_damaged_last_checkpoint_is_finished_for_nobody(tmp_path: Path, data: 
     noted = f"{run.name} is damaged ({reason}), whole at step 8 of 12, and its rows of step 12 were made before; `slot"
     assert read([tmp_path]).notes[0].startswith(noted)
     (status,) = read_status([run.path])
-    assert (status.state, status.step, status.left) == ("waits", 8, 4)  # whatever metrics.jsonl says
+    assert (status.state, status.step, status.left) == ("stopped", 8, 4)  # whatever metrics.jsonl says
     assert "damaged" in status.note
     assert_same(train(run.experiment, tmp_path, data=data), unbroken, but=("files",))  # rows are beside it
     assert run.finished

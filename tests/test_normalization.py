@@ -1,6 +1,7 @@
 """Contracts that every normalization keeps, over the registry: a new class is tested before anyone writes a test."""
 
 import copy
+import json
 import os
 import subprocess
 import sys
@@ -10,8 +11,10 @@ import pytest
 import torch
 
 import processes
-from slotnorm import Aggregate, Normalization, SlotAttention, normalizations
-from slotnorm.normalization import UnknownNormalization, WeightedSum, formula
+import tiny
+from slotnorm import Aggregate, Normalization, SlotAttention, normalization, normalizations
+from slotnorm.normalization import BrokenContract, UnknownNormalization, WeightedSum, formula
+from slotnorm.storage.serialization import to_document
 from test_slot_attention import draw, make_layer
 
 NAMES = list(normalizations())
@@ -253,3 +256,70 @@ def use_a_normalization_without_forward(_: Path) -> None:
 def test_a_normalization_without_forward_says_so(tmp_path):
     elsewhere = processes.call(use_a_normalization_without_forward, tmp_path, environment={})  # it stays registered
     assert elsewhere.wait() == 0, elsewhere.said
+
+
+OWN = PLUGIN.replace("self, aggregate, carry", "{takes}").replace(
+    "return aggregate.sums / (aggregate.mass + 1e-8).sqrt(), None", "return {returns}"
+)
+
+
+def own(returns: str, takes: str = "self, aggregate, carry") -> str:
+    return OWN.format(takes=takes, returns=returns)
+
+
+MUST = "RootMass.forward must return (codes, carry), the codes being a torch.float32 tensor of shape (2, 3, 8)"
+BROKEN = [
+    ("aggregate.sums", f"{MUST}; it returned a torch.float32 tensor of shape (2, 3, 8)"),
+    ("None", f"{MUST}; it returned None"),
+    ("aggregate.sums, None, 1", f"{MUST}; it returned 3 values"),
+    ("aggregate.mass, None", f"{MUST}; the codes it returned are a torch.float32 tensor of shape (2, 3, 1)"),
+    ("aggregate.sums[0], None", f"{MUST}; the codes it returned are a torch.float32 tensor of shape (3, 8)"),
+    ("aggregate.sums.double(), None", f"{MUST}; the codes it returned are a torch.float64 tensor of shape (2, 3, 8)"),
+    ("aggregate.sums.tolist(), None", f"{MUST}; the codes it returned are an object of the type list"),
+]
+
+
+@pytest.fixture
+def registry():
+    known = dict(normalization._registry)
+    yield normalization._registry
+    normalization._registry.clear()
+    normalization._registry.update(known)
+
+
+@pytest.mark.usefixtures("registry")
+@pytest.mark.parametrize(("returns", "sentence"), BROKEN)
+def test_what_a_forward_returns_is_refused_in_one_sentence_where_the_layer_cannot_use_it(returns, sentence):
+    exec(own(returns), {"__name__": "my_norm"})
+    layer = SlotAttention(8, "root_mass")
+    with pytest.raises(BrokenContract) as raised:
+        layer(torch.randn(2, 5, 8), num_slots=3)
+    assert str(raised.value) == sentence
+
+
+def test_a_forward_without_carry_is_refused_when_it_is_defined(registry):
+    sentence = r"RootMass\.forward takes \(self, aggregate\); it must take \(self, aggregate, carry\)"
+    with pytest.raises(TypeError, match=sentence):
+        exec(own("aggregate.sums, None", takes="self, aggregate"), {"__name__": "my_norm"})
+    assert "root_mass" not in registry
+    exec(own("aggregate.sums, None", takes="self, *arguments").replace("aggregate", "arguments[0]"), {})
+
+
+@pytest.mark.parametrize(
+    ("returns", "sentence", "expected"),
+    [
+        ("aggregate.sums", "RootMass.forward must return (codes, carry), the codes being a torch.float32", 2),
+        ("aggregate.sums * float('nan'), None", "is nan at step 0; the weights were left as they were", 5),
+    ],
+)
+def test_training_with_a_normalization_that_cannot_be_used_ends_in_one_sentence(tmp_path, returns, sentence, expected):
+    data = tiny.build_scenes(tmp_path / "data", 24).directory
+    file, asked = tmp_path / "my_norm.py", tmp_path / "asked.json"
+    file.write_text(own(returns))
+    asked.write_text(json.dumps(to_document(tiny.experiment("root_mass"))))
+    words = ["--plugin", str(file), "train", "--experiment", str(asked), "--data", str(data), "--into", str(tmp_path)]
+    code, printed = processes.run_command(tmp_path, *words)
+    assert code == expected, printed
+    assert sentence in printed
+    assert "Traceback" not in printed
+    assert expected == 2 or "look at the codes of RootMass, at the data" in printed

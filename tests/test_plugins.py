@@ -1,7 +1,9 @@
 """Classes from a file of one's own: a metric is in rows, tables, figures and the page; a start of slots trains."""
 
 import csv
+import json
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+import processes
 import tiny
 from slotnorm import initialization
 from slotnorm.cli.dispatch import load_plugins
@@ -19,6 +22,8 @@ from slotnorm.errors import UserError
 from slotnorm.evaluation.rows import Rows
 from slotnorm.metrics import metric
 from slotnorm.runtime.plugins import load_plugin, loaded_plugins
+from slotnorm.storage.files import sha256
+from slotnorm.storage.serialization import to_document
 from slotnorm.training.loop import train
 from slotnorm.training.runs import Run
 
@@ -258,3 +263,39 @@ def test_two_plugins_of_one_file_name_are_both_kept(tmp_path: Path) -> None:
         load_plugin(file)
         load_plugin(file)
     assert [path for path in loaded_plugins() if path in files] == files
+
+
+def test_a_run_remembers_its_plugins_and_notes_when_one_has_changed(tmp_path: Path) -> None:
+    """The command of the run, given again elsewhere, trains it; its model card names what it needs."""
+    data = tiny.build_scenes(tmp_path / "data", 24).directory
+    plugin, asked = Path(written(tmp_path, START, "my_start.py")), tmp_path / "asked.json"
+    asked.write_text(json.dumps(to_document(tiny.experiment(steps=2, initialization="wide"))))
+    words = ["--plugin", str(plugin), "train", "--experiment", str(asked), "--data", str(data)]
+    code, printed = processes.run_command(tmp_path, *words, "--into", str(tmp_path / "runs"))
+    assert code == 0, printed
+    run = Run.open(tmp_path / "runs" / "toy-weighted_sum-1")
+    again = shlex.split(run.command)
+    assert again[again.index("--plugin") + 1] == str(plugin)
+    again[again.index("--into") + 1] = str(tmp_path / "again")
+    code, printed = processes.run_command(tmp_path, *again[1:])
+    assert code == 0, printed
+    assert Run.open(tmp_path / "again" / run.name).record().files == run.record().files
+
+    run.export(tmp_path / "wide.safetensors")
+    card = (tmp_path / "wide.md").read_text()
+    assert "import my_start  # first" in card
+    assert "--plugin my_start.py`.\n" in card
+    assert f"- Needs the file `my_start.py` (SHA-256 `{sha256(plugin)}`)" in card
+    assert str(tmp_path) not in card
+
+    longer = ["--recipe.steps", "3"]
+    code, printed = processes.run_command(tmp_path, *again[1:], *longer)
+    assert code == 0, printed
+    assert "has changed" not in printed
+    plugin.write_text(START.replace("2.0", "3.0"))
+    longer[-1] = "4"
+    for changed in (True, False):
+        code, printed = processes.run_command(tmp_path, *again[1:], *longer)
+        assert code == 0, printed
+        assert (f"note: {plugin} has changed since" in printed) == changed
+        longer[-1] = "5"

@@ -9,6 +9,7 @@ import sys
 import weakref
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
@@ -385,11 +386,17 @@ SENTENCES = [
     ({"tokens": torch.ones(2, 0, 8)}, "at least one token"),
     ({"num_slots": 0}, "num_slots is 0; there must be at least one slot"),
     ({"num_slots": -3}, "num_slots is -3"),
-    ({"num_slots": None}, "the number of slots is missing; give num_slots, noise or slots"),
+    ({"num_slots": None}, "the number of slots is missing; give num_slots, noise or slots with every call .*learned"),
     ({"iterations": 0}, "iterations is 0; there must be at least one"),
-    ({"num_slots": None, "slots": torch.ones(2, 3, 9)}, r"slots have shape \(2, 3, 9\); it must be \(2, slots, 8\)"),
-    ({"num_slots": None, "noise": torch.ones(1, 3, 8)}, r"noise have shape \(1, 3, 8\)"),
-    ({"num_slots": 4, "noise": torch.ones(2, 3, 8)}, "num_slots is 4 but noise are for 3"),
+    (
+        {"num_slots": None, "slots": torch.ones(2, 3, 9)},
+        r"shape of slots is \(2, 3, 9\); it must be \(2, slots, 8\)",
+    ),
+    ({"num_slots": None, "noise": torch.ones(1, 3, 8)}, r"the shape of noise is \(1, 3, 8\)"),
+    (
+        {"num_slots": 4, "noise": torch.ones(2, 3, 8)},
+        "num_slots is 4, but the shape of noise says 3; leave",
+    ),
     ({"token_mask": torch.ones(2, 5)}, r"token_mask is \(2, 5\) torch.float32; it must be torch.bool"),
     ({"token_mask": torch.ones(2, 4, dtype=torch.bool)}, r"token_mask is \(2, 4\)"),
     ({"token_mask": torch.tensor([[True] * 5, [False] * 5])}, "token_mask hides every token of image 1"),
@@ -402,6 +409,25 @@ def test_what_cannot_be_meant_is_refused_in_one_sentence(arguments, sentence):
     with pytest.raises(ValueError, match=sentence) as raised:
         layer(**{"tokens": torch.ones(2, 5, 8), "num_slots": 3, **arguments})
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"tokens": np.ones((2, 5, 8))}, "tokens are of the type numpy.ndarray; give a tensor, as torch.as_tensor"),
+        ({"tokens": None}, "tokens are of the type builtins.NoneType; give a tensor"),
+        ({"num_slots": 2.5}, "num_slots is 2.5; it must be a whole number"),
+        ({"num_slots": True}, "num_slots is True; it must be a whole number"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_in_one_sentence(arguments, sentence):
+    with pytest.raises(TypeError, match=sentence):
+        SlotAttention(8)(**{"tokens": torch.ones(2, 5, 8), "num_slots": 3, **arguments})
+
+
+def test_the_constructors_help_is_its_own():
+    assert SlotAttention.__init__.__doc__ != torch.nn.Module.__init__.__doc__
+    assert "arguments" in SlotAttention.__init__.__doc__
 
 
 def test_an_unknown_protocol_is_refused():

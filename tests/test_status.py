@@ -69,13 +69,24 @@ def test_a_run_in_another_process_is_shown_with_rate_and_time_left(tmp_path: Pat
     assert status.rate > 0
     line, total = describe([status]).splitlines()[1:]
     assert re.search(rf"runs +\d+/100000 +{re.escape(f'{status.rate:.3g}')} +\d+:\d\d:\d\d +process", line)
-    assert total.startswith("0 waits, 1 runs, 0 finished, 0 failed; ")
+    assert total.startswith("0 waits, 1 runs, 0 stopped, 0 finished, 0 failed; ")
     assert "steps left, about " in total
     command.process.kill()
     command.process.join()
     after = only(path)  # its lock file is still there, but nobody holds it
     assert (path / ".lock").exists()
-    assert (after.state, after.rate) == ("waits", None)
+    assert (after.state, after.rate) == ("stopped", None)
+    assert describe([after]).splitlines()[-1].startswith("0 waits, 0 runs, 1 stopped, 0 finished, 0 failed; ")
+
+
+def test_a_submitted_run_waits_until_its_job_speaks_and_has_stopped_when_nobody_works_on_it(tmp_path: Path) -> None:
+    folder = ask(tmp_path / "toy-weighted_sum-1")
+    (folder / "log.txt").write_text("of the job before\n")
+    os.utime(folder / "log.txt", (1000, 1000))
+    assert only(folder).state == "waits"
+    os.utime(folder / "job.json", (900, 900))
+    assert only(folder).state == "stopped"
+    assert only(ask(tmp_path / "cancelled", "cancelled", "by hand")).state == "stopped"
 
 
 def test_the_rate_is_that_of_the_newest_checkpoint_and_before_it_that_of_the_metrics(
@@ -106,7 +117,7 @@ def test_a_failed_run_says_why_and_a_damaged_one_hides_no_other(tmp_path: Path, 
     assert "its seal does not match" in damaged.note
     assert waiting.state == "waits"
     assert describe([failed, damaged, waiting]).splitlines()[-1] == (
-        "1 waits, 0 runs, 0 finished, 2 failed; 12 steps left"
+        "1 waits, 0 runs, 0 stopped, 0 finished, 2 failed; 12 steps left"
     )
 
 

@@ -286,7 +286,18 @@ def test_an_autoencoder_with_as_many_objects_as_slots_is_warned_of(
     caplog.clear()
     train(tiny.experiment(steps=1, model=tiny.PROPERTIES, flip=False), tmp_path / "sets", data=crowded.directory)
     train(tiny.experiment(steps=1), tmp_path / "few", data=scenes.directory)
-    assert "WARNING" not in caplog.text
+    assert "WARNING: " not in caplog.text
+
+
+def test_a_warm_up_that_training_does_not_finish_is_noted(
+    tmp_path: Path, scenes: Scenes, caplog: pytest.LogCaptureFixture
+) -> None:
+    train(tiny.experiment(steps=12, warmup_steps=20), tmp_path / "short", data=scenes.directory)
+    assert "note: training ends at step 12, before the warm-up of 20 steps does" in caplog.text
+    assert "--recipe.warmup-steps 1\n" in caplog.text
+    caplog.clear()
+    train(tiny.experiment(steps=4, warmup_steps=4), tmp_path / "enough", data=scenes.directory)
+    assert "warm-up" not in caplog.text
 
 
 def test_validation_scenes_are_left_out_of_training_when_there_is_no_split_for_them(scenes: Scenes) -> None:

@@ -40,6 +40,10 @@ class UnknownNormalization(ValueError):
     """A name that no normalization has."""
 
 
+class BrokenContract(TypeError):
+    """A normalization's forward does not return what the layer goes on with."""
+
+
 _registry: dict[str, type["Normalization"]] = {}
 
 
@@ -75,6 +79,12 @@ class Normalization(nn.Module):
             raise TypeError(
                 f"normalization {cls.__name__} has no docstring; its first line is the formula shown in lists and docs"
             )
+        try:
+            inspect.signature(cls.forward).bind(None, None, None)
+        except TypeError:
+            raise TypeError(
+                f"{cls.__name__}.forward takes {inspect.signature(cls.forward)}; it must take (self, aggregate, carry)"
+            ) from None
         if cls.name in _registry:
             taken = _registry[cls.name]
             raise TypeError(
@@ -231,6 +241,29 @@ def make_normalization(normalization: str | Normalization, dim: int) -> Normaliz
             f"there is no normalization {normalization!r}; {suggestion}known are: {', '.join(known)}"
         )
     return known[normalization](dim)
+
+
+def normalize(normalization: Normalization, aggregate: Aggregate, carry: Any) -> tuple[Tensor, Any]:
+    """What its forward returns, refused in one sentence where the layer cannot go on with it."""
+    returned, sums = normalization(aggregate, carry), aggregate.sums
+    if not isinstance(returned, tuple) or len(returned) != 2:
+        raise BrokenContract(f"{_rule(normalization, sums)}; it returned {_outline(returned)}")
+    codes, carry = returned
+    if not isinstance(codes, Tensor) or codes.shape != sums.shape or codes.dtype != sums.dtype:
+        raise BrokenContract(f"{_rule(normalization, sums)}; the codes it returned are {_outline(codes)}")
+    return codes, carry
+
+
+def _rule(normalization: Normalization, sums: Tensor) -> str:
+    return f"{type(normalization).__name__}.forward must return (codes, carry), the codes being {_outline(sums)}"
+
+
+def _outline(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"a {value.dtype} tensor of shape {tuple(value.shape)}"
+    if isinstance(value, tuple):
+        return f"{len(value)} values"
+    return repr(value) if value is None else f"an object of the type {type(value).__name__}"
 
 
 def formula(normalization: type[Normalization]) -> str:

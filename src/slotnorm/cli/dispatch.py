@@ -91,6 +91,12 @@ def run(verbs: Verbs, arguments: list[str]) -> None:
         if not str(error).startswith("slotnorm needs "):  # a torch that is too old: runtime/torch_internals.py
             raise
         _fail(str(error).removeprefix("slotnorm "), UserError.exit_code)
+    except TypeError as error:
+        from slotnorm.normalization import BrokenContract  # which imports torch
+
+        if not isinstance(error, BrokenContract):
+            raise
+        _fail(str(error), UserError.exit_code)
     except (MemoryError, RuntimeError) as error:
         if _NO_THREAD in str(error):
             _fail(f"cannot go on: {error}; {_LIMITS[errno.EAGAIN]}", UserError.exit_code)

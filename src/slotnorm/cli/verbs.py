@@ -97,7 +97,7 @@ def sweep(arguments: list[str], prog: str) -> None:
 
 
 def status(runs: Annotated[tuple[Path, ...], POSITIONAL], cancel: bool = False) -> None:
-    """Show what waits, runs, is finished or has failed, with rate and time left; reads the runs' folders alone.
+    """Show what waits, runs, stopped, is finished or failed, with rate and time left; reads the runs' folders alone.
 
     Args:
         runs: folders of runs, or folders that hold them

@@ -2,6 +2,7 @@
 
 import importlib.util
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from slotnorm.errors import UserError, describe, place_of
@@ -29,6 +30,11 @@ def load_plugin(path: Path) -> None:
     except (Exception, SystemExit) as error:
         del sys.modules[module_name]
         raise UserError(f"--plugin {path} fails with {describe(error)}{place_of(error)}") from error
+
+
+def plugin_words(paths: Iterable[str | Path]) -> list[str]:
+    """The words of a command that load these files."""
+    return [word for path in paths for word in ("--plugin", str(path))]
 
 
 def loaded_plugins() -> list[Path]:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 
 from slotnorm.initialization import Initialization, make_initialization, refusal
-from slotnorm.normalization import Aggregate, Normalization, make_normalization
+from slotnorm.normalization import Aggregate, Normalization, make_normalization, normalize
 from slotnorm.slot_attention.iteration import Attending, Steps, Updating, without_autocast
 
 
@@ -54,6 +54,7 @@ class SlotAttention(nn.Module):
         initialization: str | Initialization = "gaussian",
         num_slots: int | None = None,
     ) -> None:
+        """The layer, with its initial values drawn; the class says what the arguments are."""
         super().__init__()
         for name, number in (("dim", dim), ("dim_in", dim_in), ("hidden", hidden), ("iterations", iterations)):
             if number is not None and number < 1:
@@ -147,7 +148,7 @@ class SlotAttention(nn.Module):
         carry = None
         for remaining in reversed(range(iterations)):
             aggregate = Aggregate(sums, mass, num_tokens, total)
-            updates, carry = self.normalization(aggregate, carry)
+            updates, carry = normalize(self.normalization, aggregate, carry)
             if trace is not None:
                 trace.append(Iteration(slots, self.query(self.norm_slots(slots)), attention, aggregate, updates))
             if remaining:
@@ -169,6 +170,10 @@ class SlotAttention(nn.Module):
         noise: Tensor | None, slots: Tensor | None, token_mask: Tensor | None,
     ) -> int:  # fmt: skip
         """Refuse what cannot be meant, each in one sentence; the number of slots."""
+        if not isinstance(tokens, Tensor):
+            raise TypeError(f"tokens are of the type {_type(tokens)}; give a tensor, as torch.as_tensor makes one")
+        if isinstance(num_slots, bool | float | str):
+            raise TypeError(f"num_slots is {num_slots!r}; it must be a whole number")
         if tokens.dim() != 3 or tokens.shape[2] != self.dim_in:
             raise ValueError(
                 f"tokens have shape {_shape(tokens)}; it must be (batch, tokens, {self.dim_in}), or set dim_in"
@@ -180,14 +185,19 @@ class SlotAttention(nn.Module):
                 continue
             if given.dim() != 3 or given.shape[0] != tokens.shape[0] or given.shape[2] != self.dim:
                 raise ValueError(
-                    f"{name} have shape {_shape(given)}; it must be ({tokens.shape[0]}, slots, {self.dim})"
+                    f"the shape of {name} is {_shape(given)}; it must be ({tokens.shape[0]}, slots, {self.dim})"
                 )
             if num_slots is None:
                 num_slots = given.shape[1]
             if given.shape[1] != num_slots:
-                raise ValueError(f"num_slots is {num_slots} but {name} are for {given.shape[1]}; leave num_slots out")
+                raise ValueError(
+                    f"num_slots is {num_slots}, but the shape of {name} says {given.shape[1]}; leave num_slots out"
+                )
         if num_slots is None:
-            raise ValueError("the number of slots is missing; give num_slots, noise or slots")
+            raise ValueError(
+                "the number of slots is missing; give num_slots, noise or slots with every call (the layer's own "
+                "num_slots is for learned initial slots alone)"
+            )
         if num_slots < 1:
             raise ValueError(f"num_slots is {num_slots}; there must be at least one slot")
         if slots is None and (sentence := refusal(self.initialization, num_slots)):
@@ -204,6 +214,10 @@ class SlotAttention(nn.Module):
                     f"token_mask hides every token of image {image}; leave that image out or show one token"
                 )
         return num_slots
+
+
+def _type(value: object) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
 def _shape(tensor: Tensor) -> tuple[int, ...]:

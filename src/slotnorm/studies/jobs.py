@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from slotnorm.errors import Locked, UserError, blaming, describe, printable, refused
-from slotnorm.runtime.plugins import loaded_plugins
+from slotnorm.runtime.plugins import loaded_plugins, plugin_words
 from slotnorm.runtime.progress import Progress
 from slotnorm.runtime.ranks import RankLost
 from slotnorm.runtime.signals import Stop
@@ -28,7 +28,7 @@ from slotnorm.studies.relays import last_line
 _log = logging.getLogger(__name__)
 
 CANCELLED = "cancelled by `slotnorm status --cancel`"
-_JOB = "job.json"
+NOTE = "job.json"
 _STATES = ("waiting", "running", "lost")
 _SMALLEST_ROOM = 1 << 16  # bytes below which a disk is full
 _SECONDS_BETWEEN_LOOKS = 0.5
@@ -85,8 +85,7 @@ class Task:
 
 def slotnorm_job(words: Sequence[str], folder: Path) -> Job:
     """`slotnorm` with these words and the plugins of this process, in a folder."""
-    plugins = [word for path in loaded_plugins() for word in ("--plugin", str(path))]
-    return Job((sys.executable, "-m", "slotnorm", *words, *plugins), folder)
+    return Job((sys.executable, "-m", "slotnorm", *words, *plugin_words(loaded_plugins())), folder)
 
 
 def skip_done(tasks: Sequence[Task]) -> None:
@@ -318,7 +317,7 @@ class _Dispatcher:
         entry.task.state = "finished"
         with contextlib.suppress(OSError):  # what is left behind does no harm to what was made
             entry.task.conclude()
-            (entry.task.path / _JOB).unlink(missing_ok=True)
+            (entry.task.path / NOTE).unlink(missing_ok=True)
 
     def _fail(self, entry: _Entry, reason: str) -> None:
         entry.task.state, entry.task.reason = "failed", reason
@@ -355,7 +354,7 @@ class JobNote:
 
 def write_note(folder: Path, note: JobNote) -> None:
     """Note who was given a folder's job, and what became of it."""
-    write_sealed(folder / _JOB, to_document(note))
+    write_sealed(folder / NOTE, to_document(note))
 
 
 def read_note(folder: Path) -> JobNote | None:
@@ -364,14 +363,14 @@ def read_note(folder: Path) -> JobNote | None:
     None where no launcher was given one, or where the note is damaged: then it is submitted again, and no more is lost.
     """
     try:
-        return read_document(JobNote, folder / _JOB, "a note of a job")
+        return read_document(JobNote, folder / NOTE, "a note of a job")
     except UserError:
         return None
 
 
 def folders_with_notes(path: Path) -> list[Path]:
     """The folders at and below `path` whose job is noted: of runs, of their evaluations, of shards."""
-    return sorted(note.parent for note in path.rglob(_JOB))
+    return sorted(note.parent for note in path.rglob(NOTE))
 
 
 def _last_line(log: Path) -> str:

@@ -1,4 +1,4 @@
-"""How runs stand: what waits, runs, is finished or has failed, read from their folders alone, on any machine.
+"""How runs stand: what waits, runs, stopped, is finished or failed, read from their folders alone, on any machine.
 
 Nothing is asked of a launcher and no lock is taken: whoever sees the folders sees the same. Jobs are cancelled through
 the launcher that has them.
@@ -8,20 +8,21 @@ import dataclasses
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from slotnorm.errors import DamagedFile, UserError, printable
 from slotnorm.runtime.columns import in_columns
 from slotnorm.runtime.progress import clock
 from slotnorm.storage.locks import lock_holder
-from slotnorm.studies.jobs import CANCELLED, JobNote, folders_with_notes, read_note, write_note
+from slotnorm.studies.jobs import CANCELLED, NOTE, JobNote, folders_with_notes, read_note, write_note
 from slotnorm.studies.launchers import LOG, find_launcher
 from slotnorm.studies.sweep import ASKED
 from slotnorm.training.experiment_file import read_experiment
 from slotnorm.training.records import read_record
 from slotnorm.training.runs import Run, folders_below, is_run, looks_like_run, refusal_of_model
 
-State = Literal["runs", "waits", "finished", "failed"]
+State = Literal["waits", "runs", "stopped", "finished", "failed"]
+"""Of those that are not finished: waits is what was submitted and has not begun, stopped what nobody works on."""
 _SECONDS_OF_SILENCE = 600.0  # a run that says nothing for so long is shown with the time of its last word
 
 
@@ -43,7 +44,7 @@ class RunStatus:
     @property
     def left(self) -> int:
         """Steps that are still to be trained."""
-        return max(self.steps - self.step, 0) if self.state in ("runs", "waits") else 0
+        return max(self.steps - self.step, 0) if self.state in ("waits", "runs", "stopped") else 0
 
 
 def read_status(paths: Iterable[str | Path]) -> list[RunStatus]:
@@ -79,7 +80,7 @@ def cancel(statuses: Sequence[RunStatus]) -> str:
     """Cancel the jobs of runs that wait or run, on whatever launcher; what was trained is saved. A line for each."""
     given: dict[str, list[tuple[Path, JobNote]]] = {}
     for status in statuses:
-        note = read_note(status.path) if status.state in ("waits", "runs") else None
+        note = read_note(status.path) if status.state in ("waits", "runs", "stopped") else None
         if note is not None and note.state == "submitted":
             given.setdefault(note.on, []).append((status.path, note))
     lines = []
@@ -100,8 +101,7 @@ def cancel(statuses: Sequence[RunStatus]) -> str:
 
 
 def _sum(statuses: Sequence[RunStatus]) -> str:
-    states: tuple[State, ...] = ("waits", "runs", "finished", "failed")
-    counts = ", ".join(f"{sum(status.state == state for status in statuses)} {state}" for state in states)
+    counts = ", ".join(f"{sum(status.state == state for status in statuses)} {state}" for state in get_args(State))
     left, rate = sum(status.left for status in statuses), sum(status.rate or 0.0 for status in statuses)
     if not left:
         return counts
@@ -124,7 +124,7 @@ def _job_status(folder: Path) -> RunStatus:
     if note is None or note.state == "failed":
         return RunStatus(folder, "failed", note="its note is damaged" if note is None else note.reason)
     if note.state == "cancelled":
-        return RunStatus(folder, "waits", note=note.reason)
+        return RunStatus(folder, "stopped", note=note.reason)
     return RunStatus(folder, "runs" if (folder / LOG).is_file() else "waits", note=f"given to {note.on}")
 
 
@@ -149,7 +149,15 @@ def _readable_status(folder: Path) -> RunStatus:
     damage = f"{standing}; {standing.way_out}" if standing is not None and standing.damage else ""
     if damage and not step:  # no checkpoint to go on from
         return RunStatus(folder, "failed", step, steps, note=damage)
-    return RunStatus(folder, "waits", step, steps, note="; ".join(filter(None, (given, damage))))
+    waits = note is not None and note.state == "submitted" and not _begun_since(folder)
+    state: State = "waits" if waits else "stopped"
+    return RunStatus(folder, state, step, steps, note="; ".join(filter(None, (given, damage))))
+
+
+def _begun_since(folder: Path) -> bool:
+    """Whether a job has said something since it was submitted."""
+    log, note = folder / LOG, folder / NOTE
+    return log.is_file() and log.stat().st_mtime > note.stat().st_mtime
 
 
 def _rate(run: Run | None, step: int) -> float | None:

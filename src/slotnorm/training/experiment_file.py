@@ -30,8 +30,12 @@ class RunDocument:
     """Of the program that began it, where that is known."""
     source: str | None = newer(None)
     """The folder of its data, where one was given."""
+    plugins: dict[str, str] | None = newer(None)
+    """The files given by `--plugin` that it is trained with, and the SHA-256 of each."""
 
     def __post_init__(self) -> None:
+        for sha256 in (self.plugins or {}).values():
+            require_hash(sha256)
         require_between("scenes", self.scenes, 1, LARGEST)
         require_hash(self.data)
 

@@ -100,9 +100,12 @@ class Learner:
         overflow_is_normal = self.scaler.is_enabled() and self.scaler.get_scale() > 1.0  # the scaler skips such a step
         for name, value in (("loss", loss), ("gradient's norm", norm)):
             if not (value - value == 0.0 or (name != "loss" and overflow_is_normal)):
+                scheme = type(self.model.slot_attention.normalization)
+                codes = "" if scheme.__module__.startswith("slotnorm.") else f"at the codes of {scheme.__name__}, "
                 raise NonFinite(
                     f"the {name} is {value} at step {step}; the weights were left as they were and the last checkpoint "
-                    "stands: look at the data, or train anew with a lower --recipe.learning-rate or --recipe.clip 1"
+                    f"stands: look {codes}at the data, or train anew with a lower --recipe.learning-rate or "
+                    "--recipe.clip 1"
                 )
 
     def optimizer_tensors(self) -> dict[str, Tensor]:

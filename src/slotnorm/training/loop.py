@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from slotnorm import __version__
-from slotnorm.config import Experiment
+from slotnorm.config import Experiment, Recipe
 from slotnorm.data.batches import batches
 from slotnorm.data.scenes import Scenes, data_fingerprint
 from slotnorm.errors import LostFolder, UserError
@@ -106,6 +106,7 @@ def train(
         training = Trainer(run, scenes, validated, ranks, listeners, validate_slots, lock)
         if ranks.first:
             _warn_of_too_few_slots(scenes, training.learner.model, experiment.slots)
+            _note_unfinished_warmup(experiment.recipe)
         stop = stack.enter_context(
             Stop()
         )  # not before: making the scenes can be interrupted at once, and continues too
@@ -331,6 +332,15 @@ def _remove_if_empty(path: Path) -> None:
     """A run that was refused before it began leaves no folder."""
     with contextlib.suppress(OSError):
         path.rmdir()
+
+
+def _note_unfinished_warmup(recipe: Recipe) -> None:
+    if recipe.steps < recipe.warmup_steps:
+        _log.warning(
+            f"note: training ends at step {recipe.steps}, before the warm-up of {recipe.warmup_steps} steps does, so "
+            "that the learning rate never reaches its peak: give more --recipe.steps, or fewer warm-up steps, as in "
+            f"--recipe.warmup-steps {recipe.steps // 10}"
+        )
 
 
 def _warn_of_too_few_slots(scenes: Scenes, model: SlotModel, slots: int) -> None:

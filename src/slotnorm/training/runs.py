@@ -5,7 +5,7 @@ import functools
 import logging
 import os
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,9 @@ from slotnorm.errors import DamagedFile, NoUsableCheckpoint, UserError, printabl
 from slotnorm.experiments import command_line
 from slotnorm.models import SlotModel, weights
 from slotnorm.models.pretrained import is_pretrained
+from slotnorm.runtime.plugins import loaded_plugins, plugin_words
 from slotnorm.runtime.source import source_commit
-from slotnorm.storage.files import sync_folder
+from slotnorm.storage.files import sha256, sync_folder
 from slotnorm.storage.seals import write_sealed
 from slotnorm.storage.serialization import differences, to_document
 from slotnorm.training import checkpoints, experiment_file
@@ -38,10 +39,15 @@ class Run:
             raise UserError(f"a run in a folder is opened by Run.open({str(path)!r}), not by Run({str(path)!r})")
         return super().__new__(cls)
 
-    def __init__(self, path: Path, experiment: Experiment, scenes: int, data: str, source: Path | None = None) -> None:
+    def __init__(
+        self, path: Path, experiment: Experiment, scenes: int, data: str, source: Path | None = None,
+        plugins: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
         self.path, self.experiment = path, experiment
         self.scenes, self.data, self.source = scenes, data, source
         """How many scenes it is trained on, the fingerprint of the set they come from, and its folder, if given."""
+        self.plugins = dict(plugins or {})
+        """The files of `--plugin` that it is trained with, and the SHA-256 of each."""
 
     @classmethod
     def open(cls, path: str | Path) -> "Run":
@@ -60,7 +66,7 @@ class Run:
             way_out = "put a copy back or, without one, delete it: the command that trained the run writes it again"
             raise DamagedFile(f"{damage}; {way_out}") from damage
         source = None if document.source is None else Path(document.source)
-        return cls(path, document.experiment, document.scenes, document.data, source)
+        return cls(path, document.experiment, document.scenes, document.data, source, document.plugins)
 
     def write(self) -> None:
         """Write experiment.json."""
@@ -68,6 +74,7 @@ class Run:
             "format": experiment_file.FORMAT, "slotnorm": __version__, "experiment": to_document(self.experiment),
             "scenes": self.scenes, "data": self.data, "commit": source_commit(),
             **({} if self.source is None else {"source": str(self.source)}),
+            **({"plugins": self.plugins} if self.plugins else {}),
         }  # fmt: skip
         write_sealed(self.path / "experiment.json", content)
 
@@ -157,8 +164,8 @@ class Run:
     @property
     def command(self) -> str:
         """The command line that trains this run."""
-        data = [] if self.source is None else ["--data", str(self.source)]
-        return shlex.join(["slotnorm", "train", *command_line(self.experiment), *data, "--into", str(self.path.parent)])
+        words = [*command_line(self.experiment), *([] if self.source is None else ["--data", str(self.source)])]
+        return shlex.join(["slotnorm", "train", *words, *plugin_words(self.plugins), "--into", str(self.path.parent)])
 
     def export(self, path: str | Path, half: bool = False) -> Path:
         """Write the newest weights as one safetensors file with its experiment inside, and a model card beside it.
@@ -174,7 +181,7 @@ class Run:
         exported = weights.Weights(newest.tensors, self.experiment, newest.step, facts)
         if half:
             exported = weights.halve(exported)
-        weights.export(exported, path, _card(self, exported))
+        weights.export(exported, path, _card(self, exported, path.name))
         return path
 
 
@@ -211,9 +218,10 @@ def start(path: Path, experiment: Experiment, scenes: int, data: str, source: Pa
 
     `scenes` is how many it learns from, `data` the fingerprint of their set and `source` its folder, if one was given.
     """
+    plugins = {str(file): sha256(file) for file in loaded_plugins()}
     if not (path / "experiment.json").exists():
         checkpoints.newest(path / "checkpoints", experiment.identity, data)  # of one that has lost its experiment.json
-        run = Run(path, experiment, scenes, data, source)
+        run = Run(path, experiment, scenes, data, source, plugins)
         run.write()
         sync_folder(path.parent)
         return run
@@ -223,10 +231,22 @@ def start(path: Path, experiment: Experiment, scenes: int, data: str, source: Pa
         if not any(path.rglob("*.safetensors")) and not any(path.rglob("*.npz")):  # perhaps started with what cannot be
             way_out = f"train into another folder with --into, or delete {path}, which has saved nothing yet"
         raise UserError(f"{path} was started {refusal}, {way_out}")
-    if (run.experiment, run.source) != (experiment, source):
-        run = Run(path, experiment, scenes, data, source)
+    _note_changed_plugins(run, plugins)
+    plugins = plugins or run.plugins  # without them the modules were imported
+    if (run.experiment, run.source, run.plugins) != (experiment, source, plugins):
+        run = Run(path, experiment, scenes, data, source, plugins)
         run.write()
     return run
+
+
+def _note_changed_plugins(run: Run, plugins: Mapping[str, str]) -> None:
+    """Say which files are not what the run was trained with so far; one of the same name may lie elsewhere now."""
+    before = {Path(file).name: content for file, content in run.plugins.items()}
+    for file, content in plugins.items():
+        if before.get(Path(file).name, content) != content:
+            _log.warning(
+                f"note: {file} has changed since {run.path} was trained with it: its steps are those of two programs"
+            )
 
 
 def _difference(run: Run, experiment: Experiment, scenes: int, data: str, source: Path | None) -> str:
@@ -362,11 +382,14 @@ def _warn(sentence: str) -> None:
     _log.warning(f"warning: {sentence}")
 
 
-def _card(run: Run, exported: weights.Weights) -> str:
-    """The model card: what it is, what it learned from, how, and what it scored while training."""
+def _card(run: Run, exported: weights.Weights, name: str) -> str:
+    """The model card of the file `name`: what it is, what it learned from, how, and what it scored while training."""
     experiment, recipe = exported.experiment, exported.experiment.recipe
     fields = _flat(to_document(recipe))
     scores = [f"| {name} | {value:.4g} |" for name, value in exported.facts["validation"].items() if value is not None]
+    plugins = {Path(file).name: content for file, content in run.plugins.items()}
+    modules = [stem for file in plugins if (stem := Path(file).stem).isidentifier()]
+    command = ["slotnorm", "train", *command_line(experiment), *plugin_words(plugins)]
     return "\n".join([
         f"# {experiment.run_name}",
         "",
@@ -375,13 +398,19 @@ def _card(run: Run, exported: weights.Weights) -> str:
         "",
         "```python",
         "import slotnorm as sn",
-        'model = sn.load("model.safetensors")  # this file; model.experiment says the rest',
+        *(f"import {module}  # first: the model may need its classes" for module in modules),
+        f'model = sn.load("{name}")  # this file; model.experiment says the rest',
         f"decomposition = model(images, num_slots={experiment.slots}, iterations={recipe.evaluation_iterations})",
         "```",
         "",
         f"- Data: `{dataset_label(experiment.dataset, experiment.max_objects)}`, {run.scenes} scenes, fingerprint "
         f"`{run.data}`; {experiment.slots} slots in training.",
-        f"- Trained by `{shlex.join(['slotnorm', 'train', *command_line(experiment)])}`.",
+        f"- Trained by `{shlex.join(command)}`.",
+        *(
+            f"- Needs the file `{file}` (SHA-256 `{content}`), which is not part of this one: import it first, or give "
+            f"`--plugin {file}` on the command line."
+            for file, content in plugins.items()
+        ),
         f"- Versions: {', '.join(f'{name} {version}' for name, version in exported.facts['versions'].items())}.",
         *weights.describe_rounding(exported),
         "",
