@@ -88,7 +88,9 @@ STUDIES = (
     "toy-ablation",
     "clevr-mini-6-7",
     "small-6-7",
+    "small-6-11",
 )
+SEEDS_SO_FAR = {"small-6-11": 2}  # of a study whose other seeds are still to be trained
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -96,7 +98,8 @@ def test_no_run_of_a_study_is_left_out_and_each_has_its_weights(rebuilt, name):
     study = experiments.study(name)
     (section,) = (contents.section for contents in rebuilt.sections if contents.section.study == name)
     runs = [run for run in section.runs if run.name.startswith(f"{name}-")]  # others are shown beside them
-    assert {(run.norm, run.seed) for run in runs} == {(norm, seed) for norm in study.norms for seed in study.seeds}
+    seeds = study.seeds[: SEEDS_SO_FAR.get(name)]
+    assert {(run.norm, run.seed) for run in runs} == {(norm, seed) for norm in study.norms for seed in seeds}
     assert section.sets == tuple(test.name for test in study.tests)
     assert section.slots() == list(range(study.test_slots[0], study.test_slots[1] + 1))
     assert not section.changes
