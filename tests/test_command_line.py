@@ -70,6 +70,10 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
         ("eval -x runs", "slotnorm eval has no option -x"),
         ("train toy --slots five", "--slots is 'five', but must be a whole number"),
         ("train toy --slots 5,10", "--slots is '5,10', but one number is meant: write --slots 5"),
+        (
+            "segment a.png --run x --slots 3:5",
+            "--slots is '3:5', but an image is segmented once: give one number, or auto",
+        ),
         ("train toy --seed 1:3", "--seed is '1:3', but one number is meant: write --seed 1"),
         ("train toy --lr fast", "--lr is 'fast', but must be a number"),
         ("train toy --lr nan", "--lr is 'nan', but must be a finite number"),

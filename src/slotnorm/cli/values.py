@@ -142,6 +142,8 @@ def read_slots(text: str, name: str) -> int | str:
         return text
     if re.search("[A-Za-z]", text):
         raise UserError(f"{name} is {text!r}, but must be a whole number, or auto")
+    if re.search("[,:]", text):
+        raise UserError(f"{name} is {text!r}, but an image is segmented once: give one number, or auto, which counts")
     return _whole_number(text, name)
 
 

@@ -108,6 +108,8 @@ def _open(path: Path, formats: tuple[str, ...]) -> tuple["Image.Image", str]:
     except UserError:
         raise
     except Exception as error:  # decoders fail in many ways, from OSError to struct.error: all of them mean a bad file
-        reason = "cut short or of another kind" if isinstance(error, UnidentifiedImageError) else str(error)[:100]
+        others = ": WebP, TIFF and BMP need endings of their own" if formats is _PNG_OR_JPEG else ""
+        of_another_kind = isinstance(error, UnidentifiedImageError)
+        reason = f"cut short or of another kind{others}" if of_another_kind else str(error)[:100]
         kinds = " or ".join(formats)
         raise DamagedFile(f"{path} cannot be decoded as {kinds} ({reason}); replace or remove it") from error
