@@ -101,7 +101,7 @@ def test_the_verb_prints_draws_writes_and_needs_no_cache(bundle, tmp_path, monke
     shown = capsys.readouterr()
     assert "toy4: 2 new scenes with 2 to 4 objects, as in training" in shown.out
     assert "toy7: 2 new scenes with 5 to 7 objects, more than in training" in shown.out
-    assert re.search(r"^Baseline( +-?\d\.\d+){9}$", shown.out, re.MULTILINE)
+    assert re.search(r"^Baseline( +−?\d\.\d+){9}$", shown.out, re.MULTILINE)
     assert "F-ARI ↑ on toy4" in shown.out
     assert shown.out.endswith(f"page: {out / 'index.html'}\n")
     assert "\x1b" not in shown.out
@@ -215,10 +215,14 @@ def test_many_points_leave_out_numbers_that_do_not_fit():
 def test_an_output_that_knows_no_unicode_gets_plain_characters():
     assert characters("utf-8") is UNICODE
     assert characters("ascii") is characters("latin-1") is ASCII
-    drawn = panel({"weighted_mean": [0.9, 0.5]}, [5, 6])
-    values = {"weighted_mean": {"l2": [0.1, float("nan")], "f_ari": [0.5, 0.25]}}
-    for line in [*chart(drawn, ASCII), legend(NORMS, ASCII), *table(values, [5, 10], ASCII)]:
-        line.plain.encode("ascii")
+    drawn = panel({"weighted_mean": [0.9, -0.5]}, [5, 6])
+    values = {"weighted_mean": {"l2": [0.1, float("nan")], "f_ari": [0.5, -0.25]}}
+    lines = [line.plain for line in [*chart(drawn, ASCII), legend(NORMS, ASCII), *table(values, [5, 10], ASCII)]]
+    assert all(line.isascii() for line in lines)
+    assert any("-0.250" in line for line in lines)
+    unicode = [line.plain for line in [*chart(drawn), *table(values, [5, 10])]]
+    assert any("−0.250" in line for line in unicode)
+    assert not any(re.search(r"-\d", line) for line in unicode)
 
 
 def test_a_table_is_aligned():

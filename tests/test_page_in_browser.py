@@ -193,6 +193,16 @@ def test_on_a_phone_the_finding_comes_first_and_the_pictures_begin_on_the_first_
     assert find(driver, ".hedges").rect["y"] > tile["y"]
 
 
+def test_on_a_phone_the_slider_says_what_it_moves(driver, address):
+    opened(driver, address, STILL, width=420, height=900, mobile=True)
+    boxes = [find(driver, f".control {part}").rect for part in (".play", "label", "output", ".track")]
+    play, label, output, track = boxes
+    assert read(driver, ".control label") == "Number of slots"
+    assert play["x"] + play["width"] <= label["x"] == track["x"]
+    assert label["y"] + label["height"] <= track["y"] + 1
+    assert label["x"] + label["width"] <= output["x"]
+
+
 def test_it_plays_once_on_arrival_from_the_training_k_to_three_times_it(driver, address):
     opened(driver, address)
     first = read(driver, ".explorer output")
@@ -357,6 +367,19 @@ def test_a_slot_is_seen_alone_by_pointer_focus_and_from_the_picture(page):
     wait(page, "document.querySelector('#into-slots').dataset.shown.startsWith('0 15')")
 
 
+def test_few_slots_fill_the_room_beside_the_large_picture(driver, address):
+    opened(driver, address, STILL, width=1280, height=800)
+    bring(driver, "#into-slots")
+    wait(driver, "document.querySelector('#into-slots').dataset.shown")
+    (five,) = driver.execute_script("return [...document.querySelectorAll('.slots')].map((e) => e.childElementCount)")
+    assert five == 5
+    large, slots, card = (find(driver, f"#into-slots {part}").rect for part in (".big", ".slots", ".inside"))
+    edges = "[...document.querySelectorAll('.slots button')].map((slot) => slot.getBoundingClientRect().right)"
+    right = driver.execute_script(f"return Math.max(...{edges})")
+    assert right > card["x"] + card["width"] - 5
+    assert slots["height"] > large["height"]
+
+
 def test_f_ari_and_ari_are_seen_in_pairs_of_pixels(page):
     """With all slots of a scene right, every pair agrees; the score beside it is that of the row."""
     bring(page, "#into-scores")
@@ -475,8 +498,8 @@ def test_the_numbers_beside_a_small_scale_are_not_cut_off(page):
     plotted(page, PANEL)
     left = page.execute_script("""
         const plot = plots.get(document.querySelector(arguments[0]).dataset.panel);
-        plot.panel.all.limits = [0, 0.00125];
-        plot.panel.kept.limits = [0, 0.00125];
+        plot.panel.all.limits = [0, 0.00175];
+        plot.panel.kept.limits = [0, 0.00175];
         plot.draw();
         return [...plot.svg.querySelectorAll("text.left")].map((text) => [text.textContent, text.getBBox().x]);
     """, PANEL)  # fmt: skip
@@ -628,6 +651,21 @@ def test_a_page_that_is_printed_as_soon_as_it_is_loaded_has_every_picture(driver
     time.sleep(1)
     at_rest = driver.execute_script("return [...document.querySelectorAll('canvas')].map((c) => c.toDataURL())")
     assert driver.execute_script("return atOnce") == at_rest
+
+
+@pytest.mark.parametrize("limits", [(0.47, 0.99), (0.5, 0.9), (-0.05, 1.04), (0.79, 0.81), (0.0021, 0.0046), (0, 1)])
+def test_an_axis_has_enough_numbers_and_none_lies_on_another(driver, address, limits):
+    opened(driver, address, STILL, width=420, height=900, mobile=True)
+    plotted(driver, PANEL)
+    boxes = driver.execute_script("""
+        const plot = plots.get(document.querySelector(arguments[0]).dataset.panel);
+        plot.panel.all.limits = arguments[1];
+        plot.draw();
+        return [...plot.svg.querySelectorAll("text.left")].map((text) => text.getBBox())
+          .map(({ y, height }) => ({ y, height }));
+    """, PANEL, limits)  # fmt: skip
+    assert len(boxes) >= 3
+    assert all(lower["y"] >= upper["y"] + upper["height"] - 1 for upper, lower in itertools.pairwise(boxes[::-1]))
 
 
 def test_bytes_are_unpacked_as_they_were_packed(page):

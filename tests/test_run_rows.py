@@ -7,6 +7,7 @@ import math
 import os
 import shutil
 import signal
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -433,6 +434,31 @@ def test_the_command_prints_means_and_writes_csv(
 def test_a_description_of_rows_without_masks_or_verdict_has_what_there_is() -> None:
     rows = Rows(run="a", dataset="b", image=[0, 1], slots=3, source="masks", metric="l2", value=[0.25, 0.75])
     assert describe(rows, None) == "a on b: 2 scenes\nK  l2 (masks)\n3      0.5000"
+
+
+def test_on_a_terminal_a_table_has_as_many_columns_as_fit_the_masks_first_and_all_of_them_elsewhere(
+    run: Run, data: Path, whole: Rows, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ["eval", str(run.path), "--dataset", "mine", "--data", str(data), "--scenes", str(NUM), "--slots", "3:6"]
+    monkeypatch.setenv("COLUMNS", "50")
+    main(command)
+    heads, *lines = [line.split("  ") for line in capsys.readouterr().out.splitlines()[1:]]
+    heads = [head.strip() for head in heads if head]
+    assert len(lines) == 4, "elsewhere nothing is said of it"
+    assert len(heads) == 1 + len({(s, m) for (s, m), _ in whole.groups("source", "metric") if m != "visible"})
+
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    main(command)
+    _, *table, note = capsys.readouterr().out.splitlines()
+    shown = [head.strip() for head in table[0].split("  ") if head]
+    assert 2 < len(shown) < len(heads)
+    assert shown == heads[: len(shown)]
+    assert all("(masks)" in head for head in shown[1:])
+    assert max(map(len, table)) <= 50
+    next_head = len(heads[len(shown)])
+    assert max(map(len, table)) + 2 + next_head > 50, "one more would not fit"
+    more = f"{len(heads) - len(shown)} more in a wider window or through a pipe; "
+    assert note == f"{more}all rows: {run.name}/rows, or --csv FILE"
 
 
 def test_the_model_is_built_once_for_all_sets_of_a_run(run: Run, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """The verbs of the command line: each a few lines that call the library."""
 
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -213,7 +214,8 @@ def evaluate(
     scored = []
     for evaluation, made in evaluate_all(planned, left_out):
         scored.append(made)
-        print(describe(made, read_judgement(evaluation.run.path)), flush=True)
+        room = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        print(describe(made, read_judgement(evaluation.run.path), room), flush=True)
     if csv is not None:
         Rows.concat(scored).to_csv(csv)
         print(f"rows: {csv}")

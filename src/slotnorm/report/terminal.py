@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from rich.text import Text
 
-from slotnorm.report.appearance import Look, looks, measure
+from slotnorm.report.appearance import Look, fixed, looks, measure
 from slotnorm.report.curves import Panel, limits_of
 from slotnorm.report.page.panels import number
 from slotnorm.report.safe_names import one_line
@@ -40,7 +40,7 @@ def console() -> Screen:
 def characters(encoding: str | None = None) -> Characters:
     """Those that the output can show (`encoding` None: stdout's)."""
     try:
-        "●┤ℓ²↑".encode(encoding or sys.stdout.encoding or "ascii")
+        "●┤ℓ²↑−".encode(encoding or sys.stdout.encoding or "ascii")
     except (UnicodeEncodeError, LookupError):
         return ASCII
     return UNICODE
@@ -55,7 +55,8 @@ def chart(panel: Panel, drawn_with: Characters = UNICODE) -> list[Text]:
     lines = [Text(f"{_label(panel.metric, drawn_with)} on {one_line(', '.join(panel.datasets))}", style="bold")]
     for row in range(_HEIGHT):
         value = high - (high - low) * row / (_HEIGHT - 1)
-        line = Text(f"{value:>8.2f} {drawn_with.side} " if row % 2 == 0 else f"{'':>8} {drawn_with.side} ")
+        beside = _plain(fixed(value, 2), drawn_with) if row % 2 == 0 else ""
+        line = Text(f"{beside:>8} {drawn_with.side} ")
         for point in points:
             marks = cells.get((row, point), [])[: step - 1]
             for look in marks:
@@ -142,4 +143,4 @@ def _label(metric: str, drawn_with: Characters) -> str:
 
 
 def _plain(word: str, drawn_with: Characters) -> str:
-    return word if drawn_with is UNICODE else word.replace("–", "-")
+    return word if drawn_with is UNICODE else word.replace("–", "-").replace("−", "-")

@@ -24,7 +24,7 @@ from slotnorm.evaluation.rows import MISSING, Rows
 from slotnorm.evaluation.scoring import Evaluation, Scores
 from slotnorm.experiments import EvaluationSet
 from slotnorm.metrics import all_metrics
-from slotnorm.runtime.columns import in_columns
+from slotnorm.runtime.columns import in_columns, num_fitting
 from slotnorm.runtime.devices import choose_device
 from slotnorm.runtime.progress import Progress
 from slotnorm.storage.files import make_subfolder
@@ -341,8 +341,11 @@ def evaluate_all(planned: Sequence[RunEvaluation], left_out: list[Objection]) ->
         raise first
 
 
-def describe(rows: Rows, judged: dict[str, Any] | None) -> str:
-    """The rows of one run on one set, for people: means over the scenes with two or more visible objects, by K."""
+def describe(rows: Rows, judged: dict[str, Any] | None, room: int | None = None) -> str:
+    """The rows of one run on one set, for people: means over the scenes with two or more visible objects, by K.
+
+    Masks come first; columns that do not fit into lines of `room` letters are counted instead.
+    """
     names = [(source, metric) for (source, metric), _ in rows.groups("source", "metric") if metric != VISIBLE]
     order = list(all_metrics())
     names.sort(key=lambda name: (name[0] != "masks", order.index(name[1]) if name[1] in order else len(order), name[1]))
@@ -350,7 +353,14 @@ def describe(rows: Rows, judged: dict[str, Any] | None) -> str:
     for (number,), part in rows.groups("slots"):
         lines.append((str(number), *(f"{_mean(part, *name):.4f}" for name in names)))
     run, dataset = rows.unique("run")[0], rows.unique("dataset")[0]
-    return "\n".join([f"{printable(run)} on {dataset}: {_counts(rows)}{_verdict(judged)}", *in_columns(lines, left=0)])
+    shown = len(lines[0]) if room is None else min(len(lines[0]), num_fitting(lines, room))
+    rest = len(lines[0]) - shown
+    note = (
+        f"{rest} more in a wider window or through a pipe; all rows: {printable(run)}/{row_files.FOLDER}, or --csv FILE"
+    )
+    table = in_columns([line[:shown] for line in lines], left=0)
+    told = f"{printable(run)} on {dataset}: {_counts(rows)}{_verdict(judged)}"
+    return "\n".join([told, *table, *([note] if rest else [])])
 
 
 def _mean(rows: Rows, source: str, metric: str) -> float:

@@ -5,6 +5,8 @@ const ruler = document.createElement("canvas").getContext("2d");
 ruler.font = `600 11px ${getComputedStyle(document.body).fontFamily}`;
 const widthOf = (text) => ruler.measureText(text).width;
 
+const MOST_TICKS = 7; // up: at least half as many round numbers, with room for their text in the lowest panel
+
 class Plot {
   constructor(holder) {
     this.holder = holder;
@@ -29,7 +31,7 @@ class Plot {
     this.width = Math.max(240, Math.round((this.drawnFor || 360 * unit) / unit));
     this.height = Math.round(Math.min(280, Math.max(210, 0.62 * this.width)));
     const longest = Math.max(0, ...this.shown.curves.map((curve) => widthOf(this.label(curve.norm))));
-    const numbers = this.shown.curves.length ? ticks(...this.shown.limits, 5).map(([, text]) => widthOf(text)) : [];
+    const numbers = this.shown.curves.length ? ticks(...this.shown.limits, MOST_TICKS).map(([, text]) => widthOf(text)) : [];
     this.box = { left: Math.max(42, 12 + Math.max(0, ...numbers)), right: this.width - 14 - longest, top: 12, bottom: this.height - 36 };
     const label = `${this.panel.title}. Left and right arrow keys read the values.`;
     this.svg = shape("svg", {
@@ -82,7 +84,7 @@ class Plot {
 
   axes() {
     const { left, right, top, bottom } = this.box;
-    for (const [value, text] of ticks(...this.shown.limits, 5)) {
+    for (const [value, text] of ticks(...this.shown.limits, MOST_TICKS)) {
       const y = this.y(value);
       this.svg.append(shape("line", { class: "grid", x1: left, x2: right, y1: y, y2: y }));
       this.svg.append(shape("text", { class: "left", x: left - 6, y: y + 3.5, text }));

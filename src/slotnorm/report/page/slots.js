@@ -125,6 +125,7 @@ if (intoSlots && data.studies.length) {
       });
       seen = { found, image, shares, label, buttons, words: describe(found, shares) };
       const grid = make("div", { class: "slots", role: "group", "aria-label": `The ${found.slots} slots of ${label}` }, ...buttons);
+      grid.style.setProperty("--row", Math.ceil(found.slots / 2));
       inside.replaceChildren(make("figure", { class: "large" }, big, make("figcaption", {}, words)), grid);
       focus(-1);
       intoSlots.dataset.shown = `${view.norm} ${found.slots} ${view.scene + 1}`;
