@@ -22,6 +22,10 @@ class DamagedFile(UserError):
     """A file's content is not what was written: never used silently."""
 
 
+class NewerFile(DamagedFile):
+    """A file has what this version does not know: a newer one may have written it, and nothing is wrong with it."""
+
+
 class NoUsableCheckpoint(UserError):
     """Every checkpoint of a run is damaged."""
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from slotnorm.errors import DamagedFile, UserError
+from slotnorm.errors import DamagedFile, NewerFile, UserError
 from slotnorm.storage.seals import read_sealed
 from slotnorm.storage.serialization import from_document
 
@@ -28,6 +28,8 @@ def check_document(kind: type[T], content: Any, path: Path, what: str, way_out: 
     """The document that plain JSON values from `path` say."""
     try:
         return from_document(kind, content)
+    except NewerFile as error:
+        raise NewerFile(f"{path} is sealed but is not {what}: {error}") from error
     except DamagedFile:
         raise
     except (UserError, RecursionError) as error:

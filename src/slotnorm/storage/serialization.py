@@ -7,7 +7,7 @@ import types
 import typing
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
-from slotnorm.errors import UserError, nearest
+from slotnorm.errors import NewerFile, UserError, nearest
 
 T = TypeVar("T")
 
@@ -135,7 +135,7 @@ def _read_dataclass(kind: Any, document: Any, where: str) -> Any:
     known = {field.name: field for field in dataclasses.fields(kind)}
     for name in given:
         if name not in known:
-            raise UserError(
+            raise NewerFile(
                 f"{where} has no field {_shown(name)}; {nearest(name[:80], known)}; if a newer slotnorm wrote it, "
                 "install that one"
             )

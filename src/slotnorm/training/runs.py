@@ -11,7 +11,7 @@ from typing import Any
 
 from slotnorm import __version__
 from slotnorm.config import Experiment, dataset_label
-from slotnorm.errors import DamagedFile, NoUsableCheckpoint, UserError, printable
+from slotnorm.errors import DamagedFile, NewerFile, NoUsableCheckpoint, UserError, printable
 from slotnorm.experiments import command_line
 from slotnorm.models import SlotModel, weights
 from slotnorm.models.pretrained import is_pretrained
@@ -62,6 +62,8 @@ class Run:
             raise UserError(f"{refusal}; `slotnorm train` makes one")
         try:
             document = experiment_file.read_run_document(path / "experiment.json")
+        except NewerFile:
+            raise
         except DamagedFile as damage:
             way_out = "put a copy back or, without one, delete it: the command that trained the run writes it again"
             raise DamagedFile(f"{damage}; {way_out}") from damage
