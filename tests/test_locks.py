@@ -164,6 +164,24 @@ def test_of_many_that_come_at_once_one_gets_in(tmp_path: Path, left: str) -> Non
         holders[0].release()
 
 
+@pytest.mark.parametrize(
+    "token", ["x/../../../../keep", "a\0", "a\ud800", "2" * 33, "2" * 31, "2" * 32 + "\n", "unnamed"]
+)
+def test_a_lock_with_a_token_that_we_never_write_is_damaged_and_names_no_file(tmp_path: Path, token: str) -> None:
+    folder = tmp_path / "a" / "b" / "run"
+    (folder / ".lock.after-x").mkdir(parents=True)
+    keep = tmp_path / "keep-1.tmp"
+    keep.write_text("mine")
+    write(folder, elsewhere(token=token), age=2 * locks.LEASE)
+    before = sorted(path for path in tmp_path.rglob("*") if path.name != ".lock")
+    assert Holder.from_bytes((folder / ".lock").read_bytes()) is None
+    assert lock_holder(folder) is None
+    with Lock(folder) as lock:
+        assert lock.left_by == "a process that did not say its name"
+    assert sorted(tmp_path.rglob("*")) == before
+    assert keep.read_text() == "mine"
+
+
 def die_taking_over(call: str, folder: Path) -> None:
     """Take over the lock in `folder`, and be killed after this call for the file that says who does so."""
     original = getattr(os, call)
