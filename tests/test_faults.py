@@ -19,6 +19,7 @@ import processes
 import tiny
 from slotnorm.config import Experiment
 from slotnorm.errors import DamagedFile, LostFolder, NoUsableCheckpoint, UserError
+from slotnorm.evaluation.rows import Rows
 from slotnorm.models.weights import unpack
 from slotnorm.report.reading import read
 from slotnorm.runtime.signals import Stop
@@ -547,16 +548,22 @@ def test_folders_whose_names_are_not_text_hold_runs_that_go_on(tmp_path: Path, d
     """In processes of their own: what is captured here must be text. Only the data's folder needs a name that is."""
     odd = tmp_path / os.fsdecode(b"\xff")
     shutil.copytree(unbroken.path, odd / unbroken.name)
+    own = odd / os.fsdecode(b"r\xff")
+    shutil.copytree(unbroken.path, own)
     for path in (odd / unbroken.name / "checkpoints").glob("step-12.*"):
         path.unlink()
     training = processes.train(unbroken.experiment, odd, data)
     assert training.wait() == 0, training.said
     assert_same(Run.open(odd / unbroken.name), unbroken)
-    evaluation = f"eval {odd} --dataset mine --data {data} --slots 3 --scenes 4 --csv {odd}/rows.csv"
-    for words in (evaluation, f"report {odd} --out {odd}/report --no-models"):
+    evaluation = f"eval {odd} --dataset mine --data {data} --scenes 4 --csv {odd}/rows.csv --slots"
+    for words in (f"{evaluation} 3", f"{evaluation} 4", f"report {own} --out {odd}/report --no-models"):
         code, said = processes.run_command(tmp_path, *words.split())
         assert code == 0, said
         assert "\\udcff" in said
+    rows = Rows.load(own / "rows" / "mine.npz")
+    assert (rows.unique("run"), rows.unique("slots")) == (["r\\udcff"], [3, 4])
+    listed = {line.partition(",")[0] for line in (odd / "report" / "scores.csv").read_text().splitlines()[1:]}
+    assert listed == {"r\\udcff"}
     assert (odd / "report" / "index.html").is_file()
     shutil.copytree(data, odd / "data")
     with pytest.raises(UserError, match="cannot be read again"):
