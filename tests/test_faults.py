@@ -592,6 +592,27 @@ def test_a_disk_full_of_metrics_says_so(tmp_path: Path, data: Path) -> None:
     assert "metrics.jsonl: File too large; free some space, then the same command continues" in command.said
 
 
+@pytest.mark.parametrize(
+    ("number", "way_out"), [(errno.EACCES, "let this user write there"), (errno.ENOSPC, "free some space")]
+)
+def test_what_may_not_be_written_is_not_said_to_need_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, way_out: str
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    for call, write in (
+        ("os.replace", lambda: files.write(tmp_path / "rows", b"1")),
+        ("pathlib.Path.mkdir", lambda: files.make_subfolder(tmp_path / "rows")),
+    ):
+        with monkeypatch.context() as broken:
+            broken.setattr(call, refuse)
+            with pytest.raises(UserError) as refusal:
+                write()
+        assert str(refusal.value).endswith(f"rows: {os.strerror(number)}; {way_out}, or choose another folder")
+        assert list(tmp_path.iterdir()) == []
+
+
 def test_a_read_only_folder_is_one_sentence(tmp_path: Path, data: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(UserError, match="cannot write to .*file.*Not a directory"):

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
-from slotnorm.errors import Locked, LostFolder, UserError
+from slotnorm.errors import Locked, LostFolder, UserError, way_out_of_writing
 from slotnorm.runtime.unix import Flock, try_flock
 from slotnorm.storage.files import PLAIN, refused_link, write_at
 
@@ -97,7 +97,8 @@ class Lock:
             self._descriptor, self._holder = self._take()
         except OSError as error:
             raise UserError(
-                f"cannot write to {folder}: {error.strerror or error}; free some space, or choose another folder"
+                f"cannot write to {folder}: {error.strerror or error}; {way_out_of_writing(error)}, or choose "
+                "another folder"
             ) from error
         self._identity = _identity(os.fstat(self._descriptor))
         self._released = False
