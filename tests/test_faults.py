@@ -19,6 +19,7 @@ import processes
 import tiny
 from slotnorm.config import Experiment
 from slotnorm.errors import DamagedFile, LostFolder, NoUsableCheckpoint, UserError
+from slotnorm.evaluation.rows import Rows
 from slotnorm.models.weights import unpack
 from slotnorm.report.reading import read
 from slotnorm.runtime.signals import Stop
@@ -547,16 +548,22 @@ def test_folders_whose_names_are_not_text_hold_runs_that_go_on(tmp_path: Path, d
     """In processes of their own: what is captured here must be text. Only the data's folder needs a name that is."""
     odd = tmp_path / os.fsdecode(b"\xff")
     shutil.copytree(unbroken.path, odd / unbroken.name)
+    own = odd / os.fsdecode(b"r\xff")
+    shutil.copytree(unbroken.path, own)
     for path in (odd / unbroken.name / "checkpoints").glob("step-12.*"):
         path.unlink()
     training = processes.train(unbroken.experiment, odd, data)
     assert training.wait() == 0, training.said
     assert_same(Run.open(odd / unbroken.name), unbroken)
-    evaluation = f"eval {odd} --dataset mine --data {data} --slots 3 --scenes 4 --csv {odd}/rows.csv"
-    for words in (evaluation, f"report {odd} --out {odd}/report --no-models"):
+    evaluation = f"eval {odd} --dataset mine --data {data} --scenes 4 --csv {odd}/rows.csv --slots"
+    for words in (f"{evaluation} 3", f"{evaluation} 4", f"report {own} --out {odd}/report --no-models"):
         code, said = processes.run_command(tmp_path, *words.split())
         assert code == 0, said
         assert "\\udcff" in said
+    rows = Rows.load(own / "rows" / "mine.npz")
+    assert (rows.unique("run"), rows.unique("slots")) == (["r\\udcff"], [3, 4])
+    listed = {line.partition(",")[0] for line in (odd / "report" / "scores.csv").read_text().splitlines()[1:]}
+    assert listed == {"r\\udcff"}
     assert (odd / "report" / "index.html").is_file()
     shutil.copytree(data, odd / "data")
     with pytest.raises(UserError, match="cannot be read again"):
@@ -583,6 +590,27 @@ def test_a_disk_full_of_metrics_says_so(tmp_path: Path, data: Path) -> None:
     command = processes.train(experiment, tmp_path / "runs", data, fault=(processes.limit_file_size, 6000))
     assert command.wait() == 2, command.said
     assert "metrics.jsonl: File too large; free some space, then the same command continues" in command.said
+
+
+@pytest.mark.parametrize(
+    ("number", "way_out"), [(errno.EACCES, "let this user write there"), (errno.ENOSPC, "free some space")]
+)
+def test_what_may_not_be_written_is_not_said_to_need_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, way_out: str
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    for call, write in (
+        ("os.replace", lambda: files.write(tmp_path / "rows", b"1")),
+        ("pathlib.Path.mkdir", lambda: files.make_subfolder(tmp_path / "rows")),
+    ):
+        with monkeypatch.context() as broken:
+            broken.setattr(call, refuse)
+            with pytest.raises(UserError) as refusal:
+                write()
+        assert str(refusal.value).endswith(f"rows: {os.strerror(number)}; {way_out}, or choose another folder")
+        assert list(tmp_path.iterdir()) == []
 
 
 def test_a_read_only_folder_is_one_sentence(tmp_path: Path, data: Path) -> None:

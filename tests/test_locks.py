@@ -8,6 +8,7 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +165,24 @@ def test_of_many_that_come_at_once_one_gets_in(tmp_path: Path, left: str) -> Non
         holders[0].release()
 
 
+@pytest.mark.parametrize(
+    "token", ["x/../../../../keep", "a\0", "a\ud800", "2" * 33, "2" * 31, "2" * 32 + "\n", "unnamed"]
+)
+def test_a_lock_with_a_token_that_we_never_write_is_damaged_and_names_no_file(tmp_path: Path, token: str) -> None:
+    folder = tmp_path / "a" / "b" / "run"
+    (folder / ".lock.after-x").mkdir(parents=True)
+    keep = tmp_path / "keep-1.tmp"
+    keep.write_text("mine")
+    write(folder, elsewhere(token=token), age=2 * locks.LEASE)
+    before = sorted(path for path in tmp_path.rglob("*") if path.name != ".lock")
+    assert Holder.from_bytes((folder / ".lock").read_bytes()) is None
+    assert lock_holder(folder) is None
+    with Lock(folder) as lock:
+        assert lock.left_by == "a process that did not say its name"
+    assert sorted(tmp_path.rglob("*")) == before
+    assert keep.read_text() == "mine"
+
+
 def die_taking_over(call: str, folder: Path) -> None:
     """Take over the lock in `folder`, and be killed after this call for the file that says who does so."""
     original = getattr(os, call)
@@ -278,17 +297,30 @@ def test_the_renewal_notices_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     lock.release()
 
 
+def refusing(number: int) -> Callable[..., None]:
+    """A call of the system that fails."""
+
+    def call(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return call
+
+
 @pytest.mark.parametrize("call", ["pwrite", "ftruncate", "fsync"])
-def test_a_full_disk_is_one_sentence_and_leaves_no_lock(
+def test_what_the_disk_refuses_is_one_sentence_with_a_way_out_that_fits_and_leaves_no_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, call, full)
-    with pytest.raises(UserError, match=r"cannot write to .*: No space left on device; free some space, or choose"):
-        Lock(tmp_path)
-    monkeypatch.undo()
+    for number, sentence in (
+        (errno.ENOSPC, "No space left on device; free some space, or choose"),
+        (errno.EACCES, "Permission denied; let this user write there, or choose another folder"),
+        (errno.EROFS, "Read-only file system; mount its disk for writing, or choose another folder"),
+        (errno.EIO, "Input/output error; check its disk, or choose another folder"),
+        (errno.EMFILE, "Too many open files; raise the limit on open files "),
+    ):
+        with monkeypatch.context() as broken:
+            broken.setattr(os, call, refusing(number))
+            with pytest.raises(UserError, match=rf"cannot write to .*: {sentence}"):
+                Lock(tmp_path)
     assert list(tmp_path.iterdir()) == []
     Lock(tmp_path).release()
 

@@ -240,10 +240,48 @@ def test_an_interrupted_report_is_written_again(fake: Path, tmp_path: Path, monk
     assert files_of(out) == files_of(tmp_path / "whole")
 
 
-def test_a_manifest_cannot_have_files_outside_removed(fake: Path, tmp_path: Path) -> None:
-    outside = tmp_path / "precious.txt"
-    outside.write_text("keep")
-    (tmp_path / "out").mkdir()
-    write_sealed(tmp_path / "out" / "report.json", {"files": {"../precious.txt": "0", str(outside): "0"}})
-    write(compose(read([fake]), with_theory=False), tmp_path / "out")
-    assert outside.read_text() == "keep"
+@pytest.mark.parametrize("content", ['{"tests": 12, "passed": 12}\n', "{", "sealed"])
+def test_a_folder_whose_report_json_is_not_a_reports_is_not_written_to(
+    fake: Path, tmp_path: Path, content: str
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "report.md").write_text("mine")
+    if content == "sealed":
+        write_sealed(out / "report.json", {"slotnorm": "1", "files": ["report.md"]})
+    else:
+        (out / "report.json").write_text(content)
+    before = files_of(out)
+    with pytest.raises(UserError, match=r"report\.json .*; what is in .*out may not be .*: delete the folder, or give"):
+        write(compose(read([fake]), with_theory=False), out)
+    assert files_of(out) == before
+
+
+@pytest.mark.parametrize(
+    "name", ["../precious.txt", "/precious.txt", "mine.txt", "mine/report.md", "figures/.mine.svg"]
+)
+def test_a_list_of_other_files_than_a_report_writes_has_nothing_removed(fake: Path, tmp_path: Path, name: str) -> None:
+    out = tmp_path / "out"
+    place = tmp_path / "precious.txt" if name == "/precious.txt" else out / name
+    (out / "figures").mkdir(parents=True)
+    place.parent.mkdir(exist_ok=True)
+    place.write_text("keep")
+    write_sealed(out / "report.json", {"slotnorm": "1", "files": {name: files.sha256(place)}})
+    with pytest.raises(UserError, match="is not the name of a report's file"):
+        write(compose(read([fake]), with_theory=False), out)
+    assert place.read_text() == "keep"
+
+
+def test_what_an_earlier_report_alone_wrote_is_removed_unless_it_was_changed(fake: Path, tmp_path: Path) -> None:
+    report, out = compose(read([fake]), with_theory=False), tmp_path / "out"
+    old = [out / "figures" / "old.svg", out / "figures" / "changed.svg"]
+    old[0].parent.mkdir(parents=True)
+    for path in old:
+        path.write_text("a figure")
+    write_sealed(
+        out / "report.json", {"slotnorm": "1", "files": {f"figures/{path.name}": files.sha256(path) for path in old}}
+    )
+    old[1].write_text("my figure")
+    write(report, out)
+    assert not old[0].exists()
+    assert old[1].read_text() == "my figure"

@@ -105,6 +105,15 @@ def test_a_file_gives_back_rows_and_header_and_numpy_can_read_it_alone(tmp_path)
     assert len(Rows.load(tmp_path / "empty.npz")) == 0
 
 
+def test_rows_that_could_not_be_read_again_are_not_written(tmp_path):
+    path = tmp_path / "rows.npz"
+    some_rows().save(path)
+    before = path.read_bytes()
+    with pytest.raises(UserError, match="cannot be read again, as the name of a file or folder that is not text"):
+        some_rows().with_columns(run="\udcff").save(path)
+    assert path.read_bytes() == before
+
+
 @given(st.data())
 @settings(max_examples=60, deadline=None)
 def test_any_flipped_bit_or_lost_end_is_noticed(tmp_path_factory, data):

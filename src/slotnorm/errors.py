@@ -2,6 +2,7 @@
 
 import contextlib
 import difflib
+import errno
 import os
 import re
 import traceback
@@ -67,6 +68,30 @@ def refused(error: OSError) -> str:
     """What the system refused, for people: "cannot use runs/x: Permission denied"."""
     what = f"use {error.filename}" if error.filename is not None else "go on"
     return f"cannot {what}: {error.strerror or error}"
+
+
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+# limits of the process or the system, and what raises them
+LIMITS = {
+    errno.EMFILE: "raise the limit on open files (ulimit -n)",
+    errno.ENFILE: "close what other programs have open",
+    errno.EAGAIN: "raise the limit on processes and threads (ulimit -u)",
+}
+
+_WAYS_OUT = {
+    **LIMITS,
+    **dict.fromkeys(FULL, "free some space"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "let this user write there"),
+    **dict.fromkeys((errno.ENOTDIR, errno.EISDIR, errno.EEXIST), "move away what is there"),
+    errno.EROFS: "mount its disk for writing",
+    errno.ENAMETOOLONG: "shorten its name",
+}
+
+
+def way_out_of_writing(error: OSError) -> str:
+    """What to do where the system refused to write something: "free some space" on a full disk alone."""
+    return _WAYS_OUT.get(error.errno or 0, "check its disk")
 
 
 def describe(error: BaseException) -> str:

@@ -17,7 +17,7 @@ from slotnorm.cli import launching
 from slotnorm.cli.messages import shown
 from slotnorm.cli.parsing import entry, parse
 from slotnorm.cli.signatures import of_function, summary
-from slotnorm.errors import UserError, closest, nearest
+from slotnorm.errors import FULL, LIMITS, UserError, closest, nearest
 from slotnorm.studies.relays import SUBMITTED_BY
 
 # what a disk or its owner refuses, as against an error of ours
@@ -26,14 +26,6 @@ _REFUSED = {
     errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP,
 }  # fmt: skip
 
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-
-# limits of the process or the system, and what raises them
-_LIMITS = {
-    errno.EMFILE: "raise the limit on open files (ulimit -n)",
-    errno.ENFILE: "close what other programs have open",
-    errno.EAGAIN: "raise the limit on processes and threads (ulimit -u)",
-}
 _NO_THREAD = "can't start new thread"  # what Python says of it
 
 _LEFT = 17  # columns for the names of verbs
@@ -76,12 +68,12 @@ def run(verbs: Verbs, arguments: list[str]) -> None:
         _leave(sys.stdout)
         sys.exit(0)
     except OSError as error:
-        if error.errno in _FULL and error.filename is None:  # `slotnorm norms > FILE`
+        if error.errno in FULL and error.filename is None:  # `slotnorm norms > FILE`
             _leave(sys.stdout)
             _fail(f"cannot write: {error.strerror}; free some space, or choose another place", UserError.exit_code)
-        if error.errno in _LIMITS:
+        if error.errno in LIMITS:
             what = "go on" if error.filename is None else f"open {error.filename}"
-            _fail(f"cannot {what}: {error.strerror}; {_LIMITS[error.errno]}", UserError.exit_code)
+            _fail(f"cannot {what}: {error.strerror}; {LIMITS[error.errno]}", UserError.exit_code)
         if error.errno == errno.ENOENT and "temporary directory" in str(error.strerror):  # tempfile's
             _fail(f"{error.strerror}; set TMPDIR to a folder that can be written", UserError.exit_code)
         if error.errno not in _REFUSED or error.filename is None:
@@ -99,7 +91,7 @@ def run(verbs: Verbs, arguments: list[str]) -> None:
         _fail(str(error), UserError.exit_code)
     except (MemoryError, RuntimeError) as error:
         if _NO_THREAD in str(error):
-            _fail(f"cannot go on: {error}; {_LIMITS[errno.EAGAIN]}", UserError.exit_code)
+            _fail(f"cannot go on: {error}; {LIMITS[errno.EAGAIN]}", UserError.exit_code)
         if not _is_of_memory(error):
             raise
         asked = re.split(r"(?<!\d)\. |\n", str(error))[0].rstrip(".")

@@ -31,7 +31,7 @@ from slotnorm.data.web import (
     safe_etag,
     whole_number,
 )
-from slotnorm.errors import DamagedFile, UserError, nearest
+from slotnorm.errors import DamagedFile, UserError, nearest, way_out_of_writing
 from slotnorm.runtime.progress import Progress
 from slotnorm.storage import files
 from slotnorm.storage.locks import Lock
@@ -221,7 +221,7 @@ def _write(file: IO[bytes], block: bytes, part: Path) -> None:
         file.flush()
     except OSError as error:
         sentence = f"cannot write {part}: {error.strerror or error}"
-        raise UserError(f"{sentence}; free some space, the same command continues from there") from error
+        raise UserError(f"{sentence}; {way_out_of_writing(error)}, the same command continues from there") from error
 
 
 def _movi_files(base: str, folder: Path, name: str, splits: tuple[str, ...]) -> tuple[list[str], int]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from slotnorm import experiments
 from slotnorm.config import Experiment
-from slotnorm.errors import DamagedFile, UserError
+from slotnorm.errors import DamagedFile, UserError, printable
 from slotnorm.evaluation import failed_runs
 from slotnorm.evaluation.row_files import FOLDER, load_rows, row_files, scenes_of
 from slotnorm.evaluation.rows import Rows
@@ -141,7 +141,7 @@ def _read_run(folder: Path, notes: list[str], damaged: list[Objection]) -> tuple
     parts = load_rows(folder / FOLDER)
     if not any(map(len, parts)):
         return Objection(folder, f"its files hold no rows; `slotnorm eval {folder}` makes them again")
-    rows = _joined(parts, folder, facts, notes).with_columns(run=folder.name)
+    rows = _joined(parts, folder, facts, notes).with_columns(run=printable(folder.name))
     if run is not None and standing is not None:
         step = facts.pop("step") or run.step  # older rows do not say theirs
         if not standing.finished and step < standing.steps:

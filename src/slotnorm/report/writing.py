@@ -1,6 +1,7 @@
 """A report as files: tables, figures, pictures, claims, rows, and the page that ties them together.
 
-The same runs give the same bytes. A file that an earlier report wrote and this one does not is removed.
+The same runs give the same bytes. A file that an earlier report wrote and this one does not is removed, if it still is
+what that one wrote.
 """
 
 import csv
@@ -10,7 +11,7 @@ import io
 import json
 import logging
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,13 +42,18 @@ from slotnorm.storage import files
 from slotnorm.storage.files import make_subfolder
 from slotnorm.storage.schemas import read_document, require_hash
 from slotnorm.storage.seals import write_sealed
+from slotnorm.storage.serialization import to_document
 
 _log = logging.getLogger(__name__)
 
 MANIFEST = "report.json"
 _PICTURED_SCENES = 3  # of the paper's visual tables
 _PICTURED_SLOTS = 6
-_FILE = re.compile(r"([\w-]{1,80}/)?(?!\.)[\w.+=-]{1,250}", re.ASCII)  # what a report's files are called
+_FILE = re.compile(  # what a report's files are called; any other may be somebody's own
+    r"(effect|curves|scores)\.csv|rows\.csv\.gz|claims\.(md|json)|provenance\.json|report\.md|index\.html"
+    r"|(figures|tables|pictures)/(?!\.)[\w.+=-]{1,245}\.(svg|pdf|png|csv|tex|md)",
+    re.ASCII,
+)
 
 
 def write_report(
@@ -170,21 +176,25 @@ class _Folder:
         """A file that is not held in memory; `chunks` gives the same bytes whenever it is asked."""
         self.streams[name] = chunks
 
-    def write(self, out: Path, known: Iterable[str]) -> None:
+    def write(self, out: Path, known: Mapping[str, str]) -> None:
         """Remove what only an earlier report had, then write all; what belongs to the report is said first.
 
         So a report that was interrupted here is known as one, and the same command writes it again.
         """
         for name in set(known).difference(self.files, self.streams):
-            if not (out / name).is_dir():
-                (out / name).unlink(missing_ok=True)
+            if not (out / name).is_file():
+                continue
+            if files.sha256(out / name) == known[name]:
+                (out / name).unlink()
+            else:
+                _log.info(f"note: {out / name} was changed since a report wrote it, and is kept")
         hashes = {name: hashlib.sha256(content).hexdigest() for name, content in self.files.items()}
         for name, chunks in self.streams.items():
             digest = hashlib.sha256()
             for chunk in chunks():
                 digest.update(chunk)
             hashes[name] = digest.hexdigest()
-        write_sealed(out / MANIFEST, {"slotnorm": __version__, "files": hashes})
+        write_sealed(out / MANIFEST, to_document(_Manifest(__version__, hashes)))
         for folder in {name.rpartition("/")[0] for name in hashes} - {""}:
             make_subfolder(out / folder)
         for name, content in self.files.items():
@@ -194,20 +204,23 @@ class _Folder:
                 file.writelines(chunks())
 
 
-def require_folder(out: Path) -> list[str]:
-    """The files of the report that `out` holds; refused when it holds something else, which might be overwritten."""
+def require_folder(out: Path) -> dict[str, str]:
+    """SHA-256 by name of the files of the report that `out` holds; what is not known to be a report is refused."""
     if out.exists() and not out.is_dir():
         raise UserError(f"{out} is a file; --out takes a folder")
     if not out.is_dir() or not any(out.iterdir()):
-        return []
+        return {}
+    if not (out / MANIFEST).is_file():
+        raise UserError(f"{out} is not empty and holds no report; give --out another folder, or an empty one")
     try:
-        names = read_document(_Manifest, out / MANIFEST, "the list of a report's files").files
-    except DamagedFile:
-        if (out / MANIFEST).is_file():
-            return []
-        raise UserError(f"{out} is not empty and holds no report; give --out another folder, or an empty one") from None
+        listed = read_document(_Manifest, out / MANIFEST, "the list of a report's files").files
+    except DamagedFile as damage:  # a report that was interrupted has a whole one, which is replaced in one step
+        raise UserError(
+            f"{damage}; what is in {out} may not be a report's, so that nothing is overwritten: delete the folder, or "
+            "give --out another one"
+        ) from damage
     inside = out.resolve()
-    return [name for name in names if (out / name).resolve().is_relative_to(inside)]
+    return {name: sha256 for name, sha256 in listed.items() if (out / name).resolve().is_relative_to(inside)}
 
 
 def _add_section(folder: _Folder, contents: SectionContents, choice: Choice) -> None:

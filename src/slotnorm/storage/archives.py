@@ -151,8 +151,10 @@ def _header(content: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 
 
 def as_text(content: Any) -> NDArray[np.uint8]:
-    """Plain JSON values as an array of bytes, for `write_arrays`."""
-    return np.frombuffer(json.dumps(content, sort_keys=True, allow_nan=False).encode(), dtype=np.uint8)
+    """Plain JSON values as an array of bytes, for `write_arrays`; what could not be read again is refused."""
+    written = json.dumps(content, sort_keys=True, allow_nan=False).encode()
+    seals.require_readable(written, "a text of an archive")
+    return np.frombuffer(written, dtype=np.uint8)
 
 
 def from_text(array: NDArray[Any], path: Path) -> Any:

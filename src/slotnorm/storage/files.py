@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from slotnorm.errors import DamagedFile, UserError
+from slotnorm.errors import DamagedFile, UserError, way_out_of_writing
 
 _BLOCK = 1 << 20
 
@@ -133,7 +133,8 @@ def make_subfolder(folder: Path) -> None:
             sync_folder(folder.parent)
     except OSError as error:
         raise UserError(
-            f"cannot make the folder {folder}: {error.strerror or error}; free some space, or choose another folder"
+            f"cannot make the folder {folder}: {error.strerror or error}; {way_out_of_writing(error)}, or choose "
+            "another folder"
         ) from error
 
 
@@ -162,7 +163,7 @@ def replacing(path: Path, make_folder: bool = True) -> Iterator[Path]:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise UserError(
-            f"cannot write {path}: {error.strerror or error}; free some space or choose another folder"
+            f"cannot write {path}: {error.strerror or error}; {way_out_of_writing(error)}, or choose another folder"
         ) from error
     except BaseException:
         with contextlib.suppress(OSError):

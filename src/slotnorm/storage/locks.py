@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
-from slotnorm.errors import Locked, LostFolder, UserError
+from slotnorm.errors import Locked, LostFolder, UserError, way_out_of_writing
 from slotnorm.runtime.unix import Flock, try_flock
 from slotnorm.storage.files import PLAIN, refused_link, write_at
 
@@ -31,6 +31,8 @@ RENEWAL = 10.0  # seconds between two renewals of the lease
 LEASE = 60.0  # seconds without one after which a holder on another machine counts as dead
 _MOST_BYTES = 4096
 _PATIENCE = 0.5  # seconds in which a lock that was just made gets its content
+_TOKEN_BYTES = 16
+_TOKEN = re.compile(f"([0-9a-f]{{{2 * _TOKEN_BYTES}}})?")  # none in a lock of slotnorm 0.1; it becomes a file's name
 _ATTEMPTS = 100  # a lock that is made and removed more often than that while it is looked at is in use
 
 
@@ -55,7 +57,7 @@ class Holder:
     def current(cls, by_flock: bool) -> "Holder":
         """This process."""
         process = os.getpid()
-        return cls(process, socket.gethostname(), _boot(), _started(process), secrets.token_hex(16), by_flock)
+        return cls(process, socket.gethostname(), _boot(), _started(process), secrets.token_hex(_TOKEN_BYTES), by_flock)
 
     def to_bytes(self) -> bytes:
         facts = {"boot": self.boot, "started": self.started, "token": self.token, "by_flock": self.by_flock}
@@ -71,6 +73,8 @@ class Holder:
         try:
             known = json.loads(facts) if facts else {}
             texts = {name: str(known[name])[:80] for name in ("boot", "started", "token") if name in known}
+            if not _TOKEN.fullmatch(texts.get("token", "")):
+                return None
             return cls(int(named[1]), named[2], **texts, by_flock=known.get("by_flock") is not False)
         except (ValueError, TypeError, AttributeError, RecursionError):
             return None
@@ -93,7 +97,8 @@ class Lock:
             self._descriptor, self._holder = self._take()
         except OSError as error:
             raise UserError(
-                f"cannot write to {folder}: {error.strerror or error}; free some space, or choose another folder"
+                f"cannot write to {folder}: {error.strerror or error}; {way_out_of_writing(error)}, or choose "
+                "another folder"
             ) from error
         self._identity = _identity(os.fstat(self._descriptor))
         self._released = False

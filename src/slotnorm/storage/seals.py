@@ -60,15 +60,20 @@ MANIFEST = Seal("checksum", indent=1, most_bytes=1 << 26)  # 64 MiB of checksums
 def write_sealed(path: Path, content: dict[str, Any], seal: Seal = RECORD, make_folder: bool = True) -> None:
     """Write a document with its own SHA-256 inside, atomically; one that could not be read again is refused."""
     written = seal.close(content)
+    require_readable(written, path)
+    files.write(path, written, make_folder)
+
+
+def require_readable(written: bytes, what: Path | str) -> None:
+    """Refuse to write JSON that `parse_json` would refuse to read; `what` cannot be written then."""
     if _UNUSUAL.search(written.decode()):
         try:
-            parse_json(written, path)
+            parse_json(written, what)
         except DamagedFile as error:
             raise UserError(
-                f"cannot write {path}: what it would say cannot be read again, as the name of a file or folder that is "
+                f"cannot write {what}: what it would say cannot be read again, as the name of a file or folder that is "
                 f"not text; rename that ({error})"
             ) from error
-    files.write(path, written, make_folder)
 
 
 def read_sealed(path: Path, seal: Seal = RECORD) -> dict[str, Any]:

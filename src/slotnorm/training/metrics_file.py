@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from slotnorm.errors import DamagedFile, LostFolder, UserError
+from slotnorm.errors import DamagedFile, LostFolder, UserError, way_out_of_writing
 from slotnorm.storage.files import open_in_place, open_to_read, sync_folder, write_at
 from slotnorm.storage.seals import parse_json, read_bounded
 from slotnorm.training.observers import Observer
@@ -93,8 +93,8 @@ class MetricsFile(Observer, registered=False):
 
     def _cannot_write(self, error: OSError) -> UserError:
         return UserError(
-            f"cannot write {self.path}: {error.strerror}; free some space, then the same command continues from the "
-            "last checkpoint"
+            f"cannot write {self.path}: {error.strerror}; {way_out_of_writing(error)}, then the same command continues "
+            "from the last checkpoint"
         )
 
 

@@ -82,7 +82,8 @@ class Run:
 
     @property
     def name(self) -> str:
-        return self.path.name
+        """Its folder's name as text, which rows carry."""
+        return printable(self.path.name)
 
     @property
     def checkpoints(self) -> Path:
