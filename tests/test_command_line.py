@@ -106,7 +106,7 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
         ),
         ("theory --seed -1", "seed is -1, but must not be negative"),
         ("train toy --seed 9223372036854775808", "seed is 9223372036854775808, but must be at most 9,223,372,036,854,"),
-        ("train toy --slots 99999999999", "slots is 99999999999, but must be at most 1,000,000,000"),
+        ("train toy --slots 99999999999", "slots is 99999999999, but must be at most 4,096"),
         ("train toy --steps 9" + 400 * "0", "00, but must be at most 1,000,000,000"),
         ("train toy --into nowhere --workers -1", "--workers is -1, but must not be negative; 0 reads batches when"),
         ("sweep toy --device gpu --plan", "there is no device 'gpu'; known are: auto, cpu, cuda, mps"),

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import tiny
-from slotnorm.config import Experiment, GeneratedScenes, ImageModel, Recipe, dataset_label
+from slotnorm.config import Experiment, FeatureModel, GeneratedScenes, ImageModel, Recipe, SetModel, dataset_label
 from slotnorm.data.generator import provenance
 from slotnorm.errors import DamagedFile, UserError
 from slotnorm.experiments import studies
@@ -88,6 +88,8 @@ def test_a_document_with_a_wrong_field_is_refused_by_name(path: str, value: Any,
         ({"warmup_steps": -1}, "recipe.warmup-steps is -1"),
         ({"cosine_to": 1.5}, "recipe.cosine-to is 1.5, but is a share of the peak"),
         ({"warmup_from": -0.1}, "recipe.warmup-from is -0.1"),
+        ({"iterations": 1001}, "recipe.iterations is 1001, but must be at most 1,000"),
+        ({"evaluation_iterations": 10**9}, "recipe.evaluation-iterations is 1000000000, but must be at most 1,000"),
     ],
 )
 def test_a_recipe_that_makes_no_sense_is_refused(changes: dict[str, Any], sentence: str) -> None:
@@ -105,11 +107,22 @@ def test_a_recipe_that_makes_no_sense_is_refused(changes: dict[str, Any], senten
         ({"slots": 0}, "slots is 0"),
         ({"max_objects": -1}, "max-objects is -1"),
         ({"seed": -1}, "seed is -1"),
+        ({"slots": 4097}, "slots is 4097, but must be at most 4,096"),
     ],
 )
 def test_an_experiment_that_makes_no_sense_is_refused(changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         dataclasses.replace(tiny.experiment(), **changes)
+
+
+@pytest.mark.parametrize(
+    ("model", "most"), [(ImageModel(size=2048), 16), (SetModel(size=1024), 64), (FeatureModel(tokens=1 << 16), 1024)]
+)
+def test_masks_of_one_picture_have_a_largest_size(model: ImageModel | SetModel | FeatureModel, most: int) -> None:
+    experiment = tiny.experiment(model=model)
+    assert dataclasses.replace(experiment, slots=most).slots == most
+    with pytest.raises(UserError, match=f"slots is {most + 1}, but must be at most {most:,} for a model of "):
+        dataclasses.replace(experiment, slots=most + 1)
 
 
 def test_the_identity_changes_with_every_field_but_steps() -> None:

@@ -390,6 +390,27 @@ def test_forged_tensors_are_not_taken(
             run.model()
 
 
+@pytest.mark.parametrize(
+    ("place", "value", "sentence"),
+    [
+        (("recipe", "model", "size"), 4096, "model.size is 4096, but must be at most 2,048"),
+        (("recipe", "evaluation_iterations"), 10**9, "recipe.evaluation-iterations is 1000000000, but must be at most"),
+        (("slots",), 10**7, "slots is 10000000, but must be at most 4,096"),
+    ],
+)
+@pytest.mark.parametrize("name", ["weights", "experiment.json"])
+def test_what_no_weight_bears_out_is_bounded_wherever_an_experiment_is_read(
+    folder: Path, name: str, place: tuple[str, ...], value: int, sentence: str
+) -> None:
+    document = documents(folder)[name]
+    document.put(changed(document.content, ("experiment", *place), value))
+    try:
+        with pytest.raises(DamagedFile, match=sentence):
+            document.readers[0]()
+    finally:
+        document.put(document.content)
+
+
 def test_a_small_file_that_asks_for_a_large_model_is_refused_before_it_takes_memory(folder: Path) -> None:
     document = documents(folder)["weights"]
     forged = copy.deepcopy(document.content)

@@ -6,6 +6,7 @@ import pytest
 import tiny
 from own_pictures import write_pictures
 from slotnorm.data import Builder
+from slotnorm.errors import UserError
 from slotnorm.studies.judging import judge_model
 from slotnorm.training.loop import train
 
@@ -31,6 +32,14 @@ def judged_on(run, data) -> str:
 def test_pictures_without_masks_are_judged(run, tmp_path):
     photos = write_pictures(tmp_path / "photos", num=6)
     assert judged_on(run, photos) == f"6 of 6 scenes of {photos}"
+
+
+def test_more_slots_than_fit_in_memory_are_refused_before_they_take_it(run, tmp_path, monkeypatch):
+    photos = write_pictures(tmp_path / "photos", num=6)
+    judged_on(run, photos)  # as long as there is room
+    monkeypatch.setattr("slotnorm.evaluation.decomposer._free_bytes", lambda device: 1 << 14)
+    with pytest.raises(UserError, match="4 slots need about .* GiB and .* GiB are free"):
+        judge_model(run.path, photos, "cpu")
 
 
 def test_another_set_is_named_and_all_of_it_is_judged(run, tmp_path):

@@ -410,7 +410,8 @@ def test_a_model_says_what_it_takes_and_what_it_gives(model, says):
     [
         ({"strides": (1,) * 65}, "model.strides has 65 entries, but a model has at most 64"),
         ({"dim": 1 << 25}, "model.dim is 33554432, but must be at most 16,777,216"),
-        ({"size": 1 << 24, "decoder_hidden": (1 << 24,)}, "no machine holds a model of these sizes: "),
+        ({"size": 2049}, "model.size is 2049, but must be at most 2,048"),
+        ({"channels": 1 << 24, "kernel": (1 << 24) - 1}, "no machine holds a model of these sizes: "),
     ],
 )
 def test_sizes_that_no_model_has_are_refused_before_it_is_built(sizes, sentence):

@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -223,6 +224,41 @@ def test_a_bad_image_in_a_folder_is_named_and_the_rest_is_done(model, photo, tmp
     assert names == ["a", "b.PNG", "b.jpg", "ü-b"]
     assert [line.split(":")[0] for line in lines] == ["a.png", "b.PNG", "b.jpg", "ü <b>.jpeg"]
     assert all((tmp_path / "out" / name / "slots.json").exists() for name in names)
+
+
+def test_a_picture_with_a_broken_exif_block_is_taken_as_it_is(model, photo, tmp_path):
+    whole, broken = tmp_path / "whole.jpg", tmp_path / "broken.jpg"
+    read(photo).save(whole)
+    content = whole.read_bytes()
+    broken.write_bytes(content[:2] + b"\xff\xe1\x00\x10Exif\0\0notatiff" + content[2:])
+    segmenter = Segmenter(model, SLOTS)
+    expected = np.asarray(segmenter(whole).image)
+    decoded = segmenter(broken).image
+    for given in (broken, read(broken), decoded):
+        assert np.array_equal(np.asarray(segmenter(given).image), expected)
+
+
+def test_a_picture_that_the_decoder_gives_up_halfway_is_one_sentence(model, photo, tmp_path):
+    path = tmp_path / "short.jpg"
+    read(photo).save(path)
+    path.write_bytes(path.read_bytes()[:-40])
+    with Image.open(path) as image, pytest.raises(DamagedFile, match="the image cannot be decoded as an image"):
+        Segmenter(model, SLOTS)(image)
+    odd = read(photo)
+    odd.info["transparency"] = "no colour"
+    with pytest.raises(DamagedFile, match="the image cannot be decoded as an image"):
+        Segmenter(model, SLOTS)(odd)
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="its file systems take no such names")
+def test_a_picture_whose_name_is_not_text_is_segmented(exported, photo, tmp_path, capsys):
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    (folder / os.fsdecode(b"\xff.png")).write_bytes(photo.read_bytes())
+    main(["segment", str(folder), "--run", str(exported), "--out", str(tmp_path / "out")])
+    (record,) = (tmp_path / "out").glob("*/slots.json")
+    assert json.loads(record.read_text())["image"] == r"\udcff.png"
+    assert capsys.readouterr().out.startswith(r"\udcff.png: 37x20")
 
 
 def test_bad_input_is_one_sentence(model, photo, tmp_path):

@@ -16,6 +16,11 @@ Fit = Literal["stretch", "crop", "pad"]
 SLOTS_FACTOR = 3  # times the training K: the most slots that training is watched at and reports look at, the question
 
 _LARGEST = 1_000_000_000  # of a number in a recipe; more is a typing error, and nothing could hold or count it
+_LARGEST_SIZE = 1 << 24  # of a layer
+_MOST_LAYERS = 64  # that a list of sizes may say; those of the paper have up to four
+_MOST = {"size": 2048, "tokens": 1 << 16, "slots": 4096, "iterations": 1000, "evaluation_iterations": 1000}
+"""Of what no weight bears out: a small file could ask for any memory and time with it."""
+_MOST_SHARES = 1 << 26  # of pixels or features among slots: one picture's masks, 256 MB; 64 slots of 1024 x 1024
 _LONGEST_NAME = 100  # letters of a study, a set or a class
 _LARGEST_SEED = 2**63 - 1
 
@@ -47,6 +52,9 @@ class _PictureModel:
     def input_shape(self) -> tuple[int, ...]:
         """Of one scene's input, as `Scenes` hold it."""
         return (self.size, self.size, 3)
+
+    def __post_init__(self) -> None:
+        _require_sizes(self)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,6 +105,9 @@ class FeatureModel:
     def input_shape(self) -> tuple[int, ...]:
         """Of one scene's input, as `Scenes` hold it."""
         return (self.tokens, self.features)
+
+    def __post_init__(self) -> None:
+        _require_sizes(self)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -247,6 +258,7 @@ class Experiment:
         _require_name(self, "name", "dataset", "norm")
         _require_positive(self, "", "slots", "max_objects")
         require_seed(self.seed)
+        _require_shares(self.recipe.model.input_shape[:-1], self.slots)
 
     @property
     def run_name(self) -> str:
@@ -276,8 +288,30 @@ def _require_positive(owner: Any, prefix: str, *names: str) -> None:
             raise UserError(f"{shown} is {value!r}, but must be a whole number")
         if not (isinstance(value, int | float) and value > 0 and (isinstance(value, int) or math.isfinite(value))):
             raise UserError(f"{shown} is {value!r}, but must be a positive number")
-        if value > _LARGEST:
-            raise UserError(f"{shown} is {value}, but must be at most {_LARGEST:,}")
+        if value > (most := _MOST.get(name, _LARGEST)):
+            raise UserError(f"{shown} is {value}, but must be at most {most:,}")
+
+
+def _require_sizes(model: Any) -> None:
+    """Refuse sizes that would take all memory or for ever, before a single layer is built."""
+    for field in dataclasses.fields(model):
+        name, value = field.name, getattr(model, field.name)
+        several, most = value if isinstance(value, tuple) else (value,), _MOST.get(name, _LARGEST_SIZE)
+        if len(several) > _MOST_LAYERS:
+            raise UserError(f"model.{name} has {len(several)} entries, but a model has at most {_MOST_LAYERS}")
+        for size in several:
+            if isinstance(size, int) and size > most:
+                raise UserError(f"model.{name} is {size}, but must be at most {most:,}")
+
+
+def _require_shares(places: tuple[int, ...], slots: int) -> None:
+    """Refuse more slots for inputs of a size than one picture's masks may take; the model refuses wrong sizes."""
+    if all(map(_is_whole, places)) and math.prod(places) * slots > _MOST_SHARES:
+        shape = " x ".join(map(str, places))
+        raise UserError(
+            f"slots is {slots}, but must be at most {_MOST_SHARES // math.prod(places):,} for a model of {shape}: take "
+            "fewer slots or a smaller model.size"
+        )
 
 
 def _is_whole(value: object) -> bool:

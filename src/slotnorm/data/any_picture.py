@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from slotnorm.data.image_files import read_image, to_rgb
+from slotnorm.data.image_files import read_image, to_rgb, upright
 from slotnorm.errors import UserError
 
 if TYPE_CHECKING:
@@ -21,12 +21,12 @@ def to_picture(value: Any) -> "Image.Image":
     Arrays and tensors are (H, W), (H, W, 3) or (3, H, W), also with one channel or four; bytes, or floats in [0, 1], or
     in [-1, 1] where any is negative.
     """
-    from PIL import Image, ImageOps
+    from PIL import Image
 
     if isinstance(value, str | Path):
         return read_image(value)
     if isinstance(value, Image.Image):
-        return to_rgb(ImageOps.exif_transpose(value))
+        return to_rgb(upright(value))
     if hasattr(value, "detach"):  # a tensor, without importing torch for those who have none
         value = value.detach().cpu().numpy()
     if not isinstance(value, np.ndarray):

@@ -4,8 +4,10 @@ Images become 8-bit RGB: grey is repeated, transparent parts lie on white, of 16
 rotation is applied. Masks become 8-bit labels: palette indices or grey values as they are, 0 is background.
 """
 
+import contextlib
 import io
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,14 +54,46 @@ def to_rgb(image: "Image.Image", name: str | Path = "the image") -> "Image.Image
     """An image of any mode as 8-bit RGB."""
     from PIL import Image
 
-    if image.mode == "F":
-        raise UserError(f"{name} has real numbers, whose range nobody knows; save it with 8 or 16 bits")
-    if image.mode in _WIDE_GREY:
-        image = Image.fromarray((np.asarray(image).astype(np.uint16) >> 8).astype(np.uint8))
-    if "A" in image.getbands() or "transparency" in image.info:
-        opaque = image.convert("RGBA")
-        image = Image.alpha_composite(Image.new("RGBA", opaque.size, "white"), opaque)
-    return image.convert("RGB")
+    with _decoding(name):
+        if image.mode == "F":
+            raise UserError(f"{name} has real numbers, whose range nobody knows; save it with 8 or 16 bits")
+        if image.mode in _WIDE_GREY:
+            image = Image.fromarray((np.asarray(image).astype(np.uint16) >> 8).astype(np.uint8))
+        if "A" in image.getbands() or "transparency" in image.info:
+            opaque = image.convert("RGBA")
+            image = Image.alpha_composite(Image.new("RGBA", opaque.size, "white"), opaque)
+        return image.convert("RGB")
+
+
+def upright(image: "Image.Image", name: str | Path = "the image", kinds: str = "an image") -> "Image.Image":
+    """The decoded image, turned as its EXIF says; as it is where that cannot be read."""
+    from PIL import ImageOps
+
+    with _decoding(name, kinds):
+        image.load()
+        with contextlib.suppress(Exception):  # of a note beside the pixels, which are whole
+            return ImageOps.exif_transpose(image)
+        return image.copy()
+
+
+@contextlib.contextmanager
+def _decoding(name: str | Path, kinds: str = "an image") -> Iterator[None]:
+    """Where the decoder meets a picture of somebody's: whatever it raises is a `UserError` that names the picture."""
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about odd metadata, and about large sizes, which we refuse ourselves
+            yield
+    except Image.DecompressionBombError:
+        raise UserError(f"{name} claims more than {MAX_PIXELS} pixels and is not decoded; scale it down") from None
+    except UserError:
+        raise
+    except Exception as error:  # decoders fail in many ways, from OSError to struct.error: all of them mean a bad file
+        others = ": WebP, TIFF and BMP need endings of their own" if kinds == " or ".join(_PNG_OR_JPEG) else ""
+        of_another_kind = isinstance(error, UnidentifiedImageError)
+        reason = f"cut short or of another kind{others}" if of_another_kind else str(error)[:100]
+        raise DamagedFile(f"{name} cannot be decoded as {kinds} ({reason}); replace or remove it") from error
 
 
 def read_mask(path: str | Path) -> NDArray[np.uint8]:
@@ -79,7 +113,7 @@ def _open(path: Path, formats: tuple[str, ...]) -> tuple["Image.Image", str]:
 
     Its size is refused by what the header claims, before anything is decoded, and all checksums of a PNG are verified.
     """
-    from PIL import Image, ImageOps, UnidentifiedImageError
+    from PIL import Image
 
     try:
         if (size := path.stat().st_size) > _MAX_BYTES:
@@ -88,28 +122,17 @@ def _open(path: Path, formats: tuple[str, ...]) -> tuple["Image.Image", str]:
             content = file.read()
     except OSError as error:
         raise unreadable(path, error) from error
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about odd metadata, and about large sizes, which we refuse ourselves
-            with Image.open(io.BytesIO(content), formats=formats) as image:
-                width, height = image.size
-                if width * height > MAX_PIXELS:
-                    raise Image.DecompressionBombError
-                packing = str(image.tile[0][3]) if image.tile else ""
-                # a JPEG may hold a preview beside itself, as phones write them: the first picture is meant
-                frames = getattr(image, "n_frames", 1) if image.format in ("WEBP", "TIFF") else 1
-                image.verify()
-            if frames > 1:
-                raise UserError(f"{path} holds {frames} pictures; save the one that is meant as a file of its own")
-            with Image.open(io.BytesIO(content), formats=formats) as image:
-                return ImageOps.exif_transpose(image), packing
-    except Image.DecompressionBombError:
-        raise UserError(f"{path} claims more than {MAX_PIXELS} pixels and is not decoded; scale it down") from None
-    except UserError:
-        raise
-    except Exception as error:  # decoders fail in many ways, from OSError to struct.error: all of them mean a bad file
-        others = ": WebP, TIFF and BMP need endings of their own" if formats is _PNG_OR_JPEG else ""
-        of_another_kind = isinstance(error, UnidentifiedImageError)
-        reason = f"cut short or of another kind{others}" if of_another_kind else str(error)[:100]
-        kinds = " or ".join(formats)
-        raise DamagedFile(f"{path} cannot be decoded as {kinds} ({reason}); replace or remove it") from error
+    kinds = " or ".join(formats)
+    with _decoding(path, kinds):
+        with Image.open(io.BytesIO(content), formats=formats) as image:
+            width, height = image.size
+            if width * height > MAX_PIXELS:
+                raise Image.DecompressionBombError
+            packing = str(image.tile[0][3]) if image.tile else ""
+            # a JPEG may hold a preview beside itself, as phones write them: the first picture is meant
+            frames = getattr(image, "n_frames", 1) if image.format in ("WEBP", "TIFF") else 1
+            image.verify()
+        if frames > 1:
+            raise UserError(f"{path} holds {frames} pictures; save the one that is meant as a file of its own")
+        with Image.open(io.BytesIO(content), formats=formats) as image:
+            return upright(image, path, kinds), packing

@@ -88,10 +88,14 @@ class Decomposer:
         """What the model makes of a group's tokens with K slots, K being the noise's (at_once, K, D)."""
         return self.model.decompose(tokens, iterations=self.iterations, noise=noise, reconstruct=reconstruct)
 
-    def require_memory(self, num_slots: int) -> None:
-        """Refuse a number of slots whose masks and attention do not fit in memory."""
+    def require_memory(self, num_slots: int, num_scenes: int | None = None, beside: int = 0) -> None:
+        """Refuse a number of slots whose masks and attention do not fit in memory, with `beside` other bytes.
+
+        They are those of one group, or of `num_scenes` at once.
+        """
         decoded = _places(self.model) if "masks" in self.model.sources else 0
-        needed = _COPIES * self.at_once * num_slots * (self.model.num_tokens + decoded) * 4
+        num_scenes = self.at_once if num_scenes is None else num_scenes
+        needed = _COPIES * num_scenes * num_slots * (self.model.num_tokens + decoded) * 4 + beside
         free = _free_bytes(self.device)
         if needed > _SPARE * free:
             possible = int(num_slots * _SPARE * free / needed)

@@ -124,6 +124,11 @@ def judge_labels(labels: Tensor, effective: Tensor, num_slots: int) -> Judgement
     )
 
 
+def bytes_to_judge(num_scenes: int, num_slots: int, places: int) -> int:
+    """About the memory of `judge_labels`: one-hot segments, whole and as floats, and the pairs of one image's."""
+    return num_scenes * num_slots * (12 * places + 12 * num_slots)
+
+
 def _count_moving(segments: Tensor) -> float:
     """A segment's recurrence is its best IoU with a segment of another image, averaged over all other images."""
     images, slots, pixels = segments.shape

@@ -1,10 +1,13 @@
 """Is it working, where nobody knows the objects: what the failed-run rule measures, and how many slots are in use."""
 
+import math
+
 import numpy as np
 
 from slotnorm.config import Experiment
 from slotnorm.data.scenes import Scenes
-from slotnorm.evaluation.failed_runs import Judgement, judge
+from slotnorm.evaluation.decomposer import Decomposer
+from slotnorm.evaluation.failed_runs import SCENES, Judgement, bytes_to_judge, judge
 from slotnorm.evaluation.validation import decompose
 from slotnorm.metrics.object_count import needed
 from slotnorm.metrics.segmentation import as_maps
@@ -25,6 +28,13 @@ def measure(model: SlotModel, scenes: Scenes, experiment: Experiment) -> tuple[J
     looked_at = np.arange(min(_LOOKED_AT, len(scenes)))
     masks = as_maps(decompose(model, scenes, looked_at, experiment, experiment.slots).masks)
     return judge(model, scenes, experiment.slots), float(needed(masks).sum(dim=1).double().mean())
+
+
+def require_memory(model: SlotModel, scenes: Scenes, slots: int) -> None:
+    """Refuse to `measure` with more slots than fit in memory: a file may say any number."""
+    places = math.prod(model.input_shape[:-1]) if "masks" in model.sources else model.num_tokens
+    kept = bytes_to_judge(min(SCENES, len(scenes)), slots, places)
+    Decomposer(model, scenes).require_memory(slots, min(_LOOKED_AT, len(scenes)), kept)
 
 
 def as_scores(judgement: Judgement, in_use: float, slots: int) -> dict[str, float]:

@@ -16,9 +16,6 @@ from slotnorm.normalization import normalizations
 from slotnorm.runtime import randomness
 from slotnorm.runtime.registry import require_known
 
-_MOST_LAYERS = 64  # that a list of sizes may say; those of the paper have up to four
-_LARGEST_SIZE = 1 << 24
-
 _MODELS: dict[type, Any] = {ImageModel: ImageAutoencoder, FeatureModel: FeatureAutoencoder, SetModel: SetPredictor}
 
 
@@ -27,7 +24,6 @@ def build(experiment: Experiment) -> SlotModel:
     require_parts(experiment)
     recipe = experiment.recipe
     sizes = {field.name: getattr(recipe.model, field.name) for field in dataclasses.fields(recipe.model)}
-    _require_sizes(sizes)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(int(randomness.generator(experiment.seed, "weights").integers(1 << 62)))
         model: SlotModel = _MODELS[type(recipe.model)](
@@ -45,17 +41,6 @@ def outline(experiment: Experiment) -> SlotModel:
             return build(experiment)
     except (RuntimeError, OverflowError) as error:  # more numbers than can be counted
         raise UserError(f"no machine holds a model of these sizes: {str(error)[:200]}") from error
-
-
-def _require_sizes(sizes: dict[str, Any]) -> None:
-    """Refuse what would take for ever to build, before a single layer is."""
-    for name, value in sizes.items():
-        several = value if isinstance(value, tuple) else (value,)
-        if len(several) > _MOST_LAYERS:
-            raise UserError(f"model.{name} has {len(several)} entries, but a model has at most {_MOST_LAYERS}")
-        for size in several:
-            if isinstance(size, int) and size > _LARGEST_SIZE:
-                raise UserError(f"model.{name} is {size}, but must be at most {_LARGEST_SIZE:,}")
 
 
 def require_parts(experiment: Experiment) -> None:

@@ -214,7 +214,7 @@ def segment_files(source: str | Path, segmenter: Segmenter, out: str | Path) -> 
 
 def _segment_one(path: Path, segmenter: Segmenter, folder: Path) -> str:
     segmentation = segmenter(path)
-    save(segmentation, folder, {"image": path.name, **segmenter.settings})
+    save(segmentation, folder, {"image": printable(path.name), **segmenter.settings})
     width, height, side = segmentation.image.width, segmentation.image.height, segmentation.scaled_to
     scaled = "" if (width, height) == (side, side) else f", scaled to {side}x{side} for the model"
     used = len(np.unique(segmentation.labels))

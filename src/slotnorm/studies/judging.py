@@ -8,7 +8,7 @@ import torch
 from slotnorm.data.scenes import Scenes
 from slotnorm.errors import UserError
 from slotnorm.evaluation.failed_runs import SCENES
-from slotnorm.evaluation.label_free import describe, measure
+from slotnorm.evaluation.label_free import describe, measure, require_memory
 from slotnorm.experiments import ANY_NUMBER
 from slotnorm.models import SlotModel
 from slotnorm.runtime.devices import choose_device
@@ -26,6 +26,7 @@ def judge_model(source: str | Path, data: str | Path | None = None, device: str 
     scenes, which = _scenes(run, chosen) if data is None else _given(run, Path(data))
     if len(scenes) < 2:
         raise UserError(f"{scenes.directory} has {len(scenes)} scene to judge by, and two are needed: give more")
+    require_memory(model, scenes, run.experiment.slots)
     judgement, in_use = measure(model, scenes, run.experiment)
     return f"{run.name} on {which}: {describe(judgement, in_use, run.experiment.slots)}"
 
