@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 
 from slotnorm.data.scenes import Scenes
@@ -20,7 +21,7 @@ from slotnorm.evaluation.examples import Examples, make_examples
 from slotnorm.evaluation.rows import Rows
 from slotnorm.experiments import evaluation_sets
 from slotnorm.models import SlotModel
-from slotnorm.report.diagnostics import Diagnostics, diagnostics
+from slotnorm.report.diagnostics import DRAWN, Diagnostics, diagnostics
 from slotnorm.report.pictures import Illustration, illustrate
 from slotnorm.report.reading import experiment_of
 from slotnorm.report.scores import RunScores
@@ -77,7 +78,7 @@ class Inspector:
                 pictured.append(self._examples(run, dataset, slots, section))
             except UserError as error:
                 notes.append(f"No pictures of {run.name}: {error}.")
-        if len({tuple(examples.scenes.tolist()) for examples in pictured}) > 1:
+        if len({(*examples.scenes.tolist(), np.shape(examples.labels)) for examples in pictured}) > 1:
             return [], [*notes, f"No pictures of {section.title}: its runs' examples are of different scenes."]
         return pictured, notes
 
@@ -107,7 +108,9 @@ class Inspector:
             return self._keep(path, examples, examples.save)
 
         def stale(kept: Examples) -> str:
-            return "" if kept.facts.get("weights") == run.facts["weights"] else "belongs to other weights"
+            if (kept.facts.get("weights"), kept.norm, kept.dataset) != (run.facts["weights"], run.norm, dataset):
+                return "belongs to other weights or another set"
+            return "" if set(kept.slots).intersection(slots) else f"is of K {kept.slots}, none of which was scored"
 
         return self._kept(path, Examples.load, stale, make)
 
@@ -129,12 +132,14 @@ class Inspector:
             return self._keep(path, rows, rows.save)
 
         def stale(kept: Rows) -> str:
-            if kept.header.get("weights") != run.facts["weights"]:
-                return "belongs to other weights"
+            told = {"norm": [run.norm], "seed": [run.seed], "train_slots": [run.train_slots], "dataset": [dataset]}
+            own = {name: kept.unique(name) for name in told}
+            if (kept.header.get("weights"), own) != (run.facts["weights"], told):
+                return "belongs to other weights or another set"
             version = kept.header.get("version", 1)  # the first did not say
             return "" if version == VERSION else f"is a diagnosis of version {version}, this slotnorm makes {VERSION}"
 
-        return self._kept(path, lambda path: with_ratios(Rows.load(path)), stale, make)
+        return self._kept(path, _load_diagnosis, stale, make)
 
     def _kept(self, path: Path, load: Callable[[Path], T], stale: Callable[[T], str], make: Callable[[], T]) -> T:
         """What is kept at `path`, if it is whole and `stale` has nothing to say against it; made anew otherwise, where
@@ -184,6 +189,19 @@ class Inspector:
             raise UserError(f"{dataset} is not a registered test set, so its scenes cannot be found again")
         total = run.facts["scenes"][dataset]["num_scenes"] or num
         return scenes_of(Run.open(run.facts["path"]), test, total, self.data, self.device)[:num]
+
+
+def _load_diagnosis(path: Path) -> Rows:
+    """A diagnosis that was kept, of which curves and pairs of masses can be made."""
+    kept = Rows.load(path)
+    try:
+        rows = with_ratios(kept)
+        if missing := set(DRAWN).difference(rows.unique("metric")):
+            raise LookupError(f"there is no {', '.join(sorted(missing))}")
+        diagnostics(path.stem, [rows])
+    except (UserError, LookupError, TypeError) as error:
+        raise DamagedFile(f"{path} is sealed but holds no diagnosis ({error}); delete it and make it again") from error
+    return rows
 
 
 def _require_tested(run: RunScores, dataset: str) -> None:
