@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import processes
 import tiny
 from made_up_page import made_up_examples
 from made_up_rows import made_up, save
@@ -497,3 +498,24 @@ def test_a_forged_diagnosis_of_one_run_is_named_and_the_report_goes_on(
         path = folder / "diagnosis" / "toy7.npz"
         change(Rows.load(path)).save(path)
         assert len(write_report([runs], tmp_path / "out", models=False).runs) == 2
+
+
+@pytest.mark.parametrize("name", ["examples", "diagnosis"])
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_a_closed_folder_of_what_was_kept_is_named_and_the_report_goes_on(
+    tmp_path: Path, name: str, is_closed: bool
+) -> None:
+    norms = ("weighted_mean", "batch_norm")
+    good, bad = save(made_up("toy", norms, [1], (5, 7, 10, 15), images=4), tmp_path / "runs")
+    keep_examples([good, bad], "toy4")
+    shutil.rmtree(bad / name, ignore_errors=True)
+    (bad / name).mkdir(0) if is_closed else (bad / name).write_bytes(b"")
+    page, words = tmp_path / "out" / "index.html", ["report", str(tmp_path / "runs"), "--out", str(tmp_path / "out")]
+    command = processes.Command([*words, "--no-models"], tmp_path / "said.txt", None, processes.obey_permissions)
+    assert command.wait() == 1, command.said
+    reason = "Permission denied" if is_closed else "Not a directory"
+    what = "pictures" if name == "examples" else "diagnostics"
+    assert f"warning: {bad} has no {what}: cannot look into {bad / name}: {reason}; let this user read" in command.said
+    assert f"1 run is damaged, and what is whole of it was used: {bad.name}" in command.said
+    assert f"cannot look into {bad / name}: {reason}" in page.read_text()
+    assert command.said.count("warning: ") == 1

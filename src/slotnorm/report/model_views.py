@@ -7,11 +7,10 @@ they are made, if the run's weights (its newest checkpoint, or an exported file 
 import logging
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 
 from slotnorm.data.scenes import Scenes
@@ -29,7 +28,7 @@ from slotnorm.report.sections import Section
 from slotnorm.storage.fingerprints import fingerprint
 from slotnorm.training.loading import load
 from slotnorm.training.run_data import scenes_of
-from slotnorm.training.runs import Run, is_run
+from slotnorm.training.runs import Objection, Run, is_run
 
 _log = logging.getLogger(__name__)
 
@@ -52,6 +51,8 @@ class Inspector:
     """Folder of the built set, or of its splits, when it is not in the cache."""
     device: str | torch.device = "cpu"
     """Where models run."""
+    damaged: list[Objection] = field(default_factory=list)
+    """Runs that what was kept beside them could not be read of; their rows are reported all the same."""
 
     def illustrate(self, section: Section) -> tuple[Illustration | None, list[str]]:
         """Examples of the median run of each normalization, and what is missing.
@@ -77,8 +78,9 @@ class Inspector:
             try:
                 pictured.append(self._examples(run, dataset, slots, section))
             except UserError as error:
-                notes.append(f"No pictures of {run.name}: {error}.")
-        if len({(*examples.scenes.tolist(), np.shape(examples.labels)) for examples in pictured}) > 1:
+                notes.append(self._note("pictures", run, error))
+        labelled = [() if examples.labels is None else examples.labels.shape for examples in pictured]
+        if len({(*of_run.scenes.tolist(), shape) for of_run, shape in zip(pictured, labelled, strict=True)}) > 1:
             return [], [*notes, f"No pictures of {section.title}: its runs' examples are of different scenes."]
         return pictured, notes
 
@@ -92,8 +94,15 @@ class Inspector:
             try:
                 diagnosed.append(self._diagnosis(run, dataset, slots))
             except UserError as error:
-                notes.append(f"No diagnostics of {run.name}: {error}.")
+                notes.append(self._note("diagnostics", run, error))
         return (diagnostics(section.title, diagnosed) if diagnosed else None), notes
+
+    def _note(self, what: str, run: RunScores, error: UserError) -> str:
+        """That there is none of a run; where its files are damaged it is marked as such."""
+        objection = Objection(Path(run.facts["path"]), f"has no {what}: {error}", is_damaged=True)
+        if isinstance(error, DamagedFile) and objection not in self.damaged:  # a folder holds those of every set
+            self.damaged.append(objection)
+        return f"No {what} of {run.name}: {error}."
 
     def _examples(self, run: RunScores, dataset: str, slots: Sequence[int], section: Section) -> Examples:
         _require_tested(run, dataset)
@@ -144,18 +153,24 @@ class Inspector:
     def _kept(self, path: Path, load: Callable[[Path], T], stale: Callable[[T], str], make: Callable[[], T]) -> T:
         """What is kept at `path`, if it is whole and `stale` has nothing to say against it; made anew otherwise, where
         models may be run."""
-        if path.is_file():
-            try:
-                kept = load(path)
-                if not (objection := stale(kept)):
-                    return kept
-                reason = f"{path} {objection}"
-            except DamagedFile as error:
-                reason = str(error)
-        else:
-            reason = f"{path} was not made yet"
+        refusal: type[UserError] = DamagedFile
+        try:
+            if path.name not in os.listdir(path.parent):
+                raise FileNotFoundError
+            kept = load(path)
+            if not (objection := stale(kept)):
+                return kept
+            refusal, reason = UserError, f"{path} {objection}"
+        except DamagedFile as error:
+            reason = str(error)
+        except FileNotFoundError:
+            refusal, reason = UserError, f"{path} was not made yet"
+        except OSError as error:  # of the folder; the file's are put into words by those who read it
+            reason = (
+                f"cannot look into {path.parent}: {error.strerror or error}; let this user read it, or move it away"
+            )
         if not self.run_models:
-            raise UserError(f"{reason}, and models are not run")
+            raise refusal(f"{reason}, and models are not run")
         return make()
 
     def _keep(self, path: Path, view: T, save: Callable[[Path], None]) -> T:
