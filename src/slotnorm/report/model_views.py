@@ -28,7 +28,7 @@ from slotnorm.report.sections import Section
 from slotnorm.storage.fingerprints import fingerprint
 from slotnorm.training.loading import load
 from slotnorm.training.run_data import scenes_of
-from slotnorm.training.runs import Objection, Run, is_run
+from slotnorm.training.runs import Objection, Run, Standing, is_run
 
 _log = logging.getLogger(__name__)
 
@@ -185,7 +185,7 @@ class Inspector:
         """The run's model, of the weights that its rows were made with."""
         folder = Path(run.facts["path"])
         if is_run(folder) and os.path.lexists(folder / "checkpoints"):  # else its weights are those exported into it
-            standing = Run.open(folder).standing()
+            standing = Standing.of(Run.open(folder))
             if not standing.finished:
                 raise UserError(f"the weights that were evaluated are not there: it is {standing}; {standing.way_out}")
         model = load(folder, self.device)
