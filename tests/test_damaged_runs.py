@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import os
 import re
 import shlex
@@ -11,11 +12,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 import processes
 import tiny
 from slotnorm.cli import verbs
+from slotnorm.storage.files import sha256
 from slotnorm.storage.fingerprints import fingerprint
+from slotnorm.storage.seals import read_sealed, seal_description, write_sealed
 from slotnorm.training import checkpoints
 from slotnorm.training.loop import train
 from slotnorm.training.runs import Run
@@ -190,6 +196,64 @@ def test_a_folder_that_nobody_may_look_into_is_named_and_the_other_run_is_done(
         (bad / name).chmod(0o755)
     assert (good / "rows" / "mine.npz").is_file()
     assert good.name in (tmp_path / "report" / "index.html").read_text()
+
+
+def test_whole_rows_beside_closed_checkpoints_are_reported_and_the_run_is_marked(
+    tmp_path: Path, data: Path, whole: Path
+) -> None:
+    runs, page = shutil.copytree(whole, tmp_path / "runs"), tmp_path / "report" / "index.html"
+    bad = runs / "toy-weighted_sum-1"
+    (bad / "checkpoints").chmod(0)
+    words = ["report", str(runs), "--out", str(page.parent), "--data", str(data)]
+    try:
+        command = processes.Command(words, tmp_path / "said.txt", None, processes.obey_permissions)
+        assert command.wait() == 1, command.said
+    finally:
+        (bad / "checkpoints").chmod(0o755)
+    assert "2 runs in 1 section" in command.said
+    assert f"warning: {bad} is damaged (cannot use {bad / 'checkpoints'}: Permission denied)" in command.said
+    assert f"1 run is damaged, and what is whole of it was used: {bad.name}" in command.said
+    assert "Permission denied" in page.read_text()
+
+
+def spoil_and_seal_again(run: Run) -> Path:
+    """Weights of the last step that are not finite, with a record that says so of them."""
+    path, record = run.checkpoints / "step-12.safetensors", run.checkpoints / "step-12.json"
+    tensors = load_file(path)
+    name = min(name for name, tensor in tensors.items() if tensor.is_floating_point())
+    tensors[name] = torch.full_like(tensors[name], torch.nan)
+    with safe_open(path, "pt") as file:
+        described = json.loads(file.metadata()["slotnorm"])
+    described["sha256_of_tensors"] = fingerprint(tensors)
+    save_file(tensors, path, metadata=seal_description("slotnorm", described))
+    content = read_sealed(record)
+    content["files"][path.name] = {"sha256": sha256(path), "size": path.stat().st_size}
+    write_sealed(record, content)
+    return path
+
+
+def test_a_record_that_is_sealed_over_weights_that_no_training_saves_is_damage_for_every_verb(
+    tmp_path: Path, data: Path, whole: Path
+) -> None:
+    runs, page = shutil.copytree(whole, tmp_path / "runs"), tmp_path / "report" / "index.html"
+    run = Run.open(runs / "toy-weighted_sum-1")
+    path, rows = spoil_and_seal_again(run), (run.path / "rows" / "mine.npz").read_bytes()
+    assert not run.finished
+    _, said = call(["status", str(run.path)])
+    assert f"damaged ({path} is not what a training saves: " in said
+    assert " repairs it" in said
+    code, said = call(["report", str(runs), "--out", str(page.parent), "--no-models"])
+    assert code == 1, said
+    assert "2 runs in 1 section" in said
+    assert f"warning: {run.path} is damaged ({path} is not what a training saves: " in said
+    code, said = call(evaluation(run.path, data))
+    assert code == 2
+    assert " repairs it" in said
+    assert (run.path / "rows" / "mine.npz").read_bytes() == rows
+    code, said = call(shlex.split(run.command)[1:])
+    assert code == 0, said
+    ours, theirs = (checkpoints.load(folder / "checkpoints", 12)[0] for folder in (run.path, whole / run.name))
+    assert fingerprint(ours.tensors) == fingerprint(theirs.tensors)
 
 
 def suffer(folder: Path, data: Path, whole: Path, name: str, damage: Damage) -> None:

@@ -5,14 +5,17 @@ import dataclasses
 import gzip
 import io
 import json
+import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
+import processes
 import tiny
 from made_up_page import made_up_examples
 from made_up_rows import made_up, save
@@ -28,6 +31,7 @@ from slotnorm.report.page.page import render
 from slotnorm.report.prose import report_page
 from slotnorm.report.reading import read
 from slotnorm.report.writing import write, write_report
+from slotnorm.storage import archives
 from slotnorm.storage.seals import write_sealed
 from slotnorm.studies.run_evaluation import plan_evaluations
 from slotnorm.training.loop import train
@@ -433,3 +437,85 @@ def test_the_pictured_run_is_the_median_one_of_those_that_did_not_fail(tmp_path:
     assert median_run(section, "batch_norm").seed == 4
     assert spaced(range(2, 17), 6) == [2, 5, 8, 10, 13, 16]
     assert spaced([1, 2], 6) == [1, 2]
+
+
+Change = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda arrays: {name: array for name, array in arrays.items() if name[:5] not in ("masks", "recon")},
+        lambda arrays: {name: array if name == "record" else array[:0] for name, array in arrays.items()},
+        lambda arrays: {**arrays, **{name: array[..., :0, :0] for name, array in arrays.items() if "masks" in name}},
+        lambda arrays: {**arrays, "masks-0": arrays["masks-5"][:, :0]},
+        lambda arrays: {**arrays, "masks-5": arrays["masks-5"][..., :8, :8]},
+        lambda arrays: {**arrays, "labels": arrays["labels"][:, :8]},
+        lambda arrays: {**arrays, "labels": arrays["labels"][:, :0]},
+        lambda arrays: {**arrays, "reconstruction-5": arrays["reconstruction-5"][:, :8]},
+        lambda arrays: {**arrays, "reconstruction-99": arrays["reconstruction-5"]},
+        lambda arrays: {name: array for name, array in arrays.items() if name != "labels"},
+        lambda arrays: {"masks-99": np.zeros((2, 99, 8, 8), np.uint8)}
+        | {name: arrays[name] for name in ("record", "scenes", "images")},
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("number", [0, 1])
+def test_forged_examples_of_one_run_are_named_and_the_report_goes_on(
+    tmp_path: Path, change: Change, number: int
+) -> None:
+    norms = ("weighted_mean", "batch_norm")
+    folders = save(made_up("toy", norms, [1], (5, 7, 10, 15), images=4), tmp_path / "runs")
+    keep_examples(folders, "toy4")
+    path = folders[number] / "examples" / "toy4.npz"
+    archives.write_arrays(path, change(archives.read_arrays(path)))
+    report = write_report([tmp_path / "runs"], tmp_path / "out", models=False)
+    assert len(report.runs) == 2
+    assert re.search(
+        "holds no examples|of different scenes|none of which was scored", "; ".join(report.sections[0].notes)
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda rows: rows.take(np.zeros(len(rows), bool)),
+        lambda rows: rows.with_header({name: told for name, told in rows.header.items() if name != "mass"}),
+        lambda rows: rows.with_header({**rows.header, "mass": None}),
+        lambda rows: Rows.concat([rows, rows], rows.header),
+        lambda rows: rows.with_columns(dataset="toy4"),
+        lambda rows: rows.with_columns(norm="weighted_sum"),
+        lambda rows: rows.with_columns(train_slots=7),
+        lambda rows: rows.where(metric="occupied"),
+        lambda rows: rows.with_columns(value=np.nan),
+        lambda rows: rows.with_columns(slots=-1),
+    ],
+)  # fmt: skip
+def test_a_forged_diagnosis_of_one_run_is_named_and_the_report_goes_on(
+    reported: tuple[Path, Report], trained: Path, tmp_path: Path, change: Callable[[Rows], Rows]
+) -> None:
+    runs = shutil.copytree(trained, tmp_path / "runs")
+    for folder in runs.iterdir():
+        path = folder / "diagnosis" / "toy7.npz"
+        change(Rows.load(path)).save(path)
+        assert len(write_report([runs], tmp_path / "out", models=False).runs) == 2
+
+
+@pytest.mark.parametrize("name", ["examples", "diagnosis"])
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_a_closed_folder_of_what_was_kept_is_named_and_the_report_goes_on(
+    tmp_path: Path, name: str, is_closed: bool
+) -> None:
+    norms = ("weighted_mean", "batch_norm")
+    good, bad = save(made_up("toy", norms, [1], (5, 7, 10, 15), images=4), tmp_path / "runs")
+    keep_examples([good, bad], "toy4")
+    shutil.rmtree(bad / name, ignore_errors=True)
+    (bad / name).mkdir(0) if is_closed else (bad / name).write_bytes(b"")
+    page, words = tmp_path / "out" / "index.html", ["report", str(tmp_path / "runs"), "--out", str(tmp_path / "out")]
+    command = processes.Command([*words, "--no-models"], tmp_path / "said.txt", None, processes.obey_permissions)
+    assert command.wait() == 1, command.said
+    reason = "Permission denied" if is_closed else "Not a directory"
+    what = "pictures" if name == "examples" else "diagnostics"
+    assert f"warning: {bad} has no {what}: cannot look into {bad / name}: {reason}; let this user read" in command.said
+    assert f"1 run is damaged, and what is whole of it was used: {bad.name}" in command.said
+    assert f"cannot look into {bad / name}: {reason}" in page.read_text()
+    assert command.said.count("warning: ") == 1

@@ -69,22 +69,23 @@ class Examples:
         archives.write_arrays(path, {name: array for name, array in arrays.items() if array is not None})
 
     def _require_shapes(self) -> None:
-        """Refuse arrays that are not of the same scenes, or not pixels."""
+        """Refuse arrays that are not of the same scenes and sizes, or not pixels, and what has no masks."""
         n = len(self.scenes)
-        arrays: list[tuple[NDArray[Any] | None, tuple[int | None, ...]]] = [
-            (self.images, (n, None, None, 3)), (self.labels, (n, None, None)),
-            *((masks, (n, k, None, None)) for k, masks in self.masks.items()),
-            *((pixels, (n, None, None, 3)) for pixels in self.reconstructions.values()),
+        if self.scenes.ndim != 1 or self.scenes.dtype.kind != "i" or n == 0:
+            raise ValueError("its scenes are not numbered")
+        if not self.masks or not set(self.masks).issuperset(self.reconstructions):
+            raise ValueError(f"its masks are those of K {sorted(self.masks)}")
+        frame = _sides(self.labels if self.images is None else self.images, 1)
+        mask = _sides(next(iter(self.masks.values())), 2)
+        rebuilt = _sides(next(iter(self.reconstructions.values()), None), 1)
+        arrays: list[tuple[NDArray[Any] | None, tuple[int, ...]]] = [
+            (self.images, (n, *frame, 3)), (self.labels, (n, *frame)),
+            *((masks, (n, k, *mask)) for k, masks in self.masks.items()),
+            *((pixels, (n, *rebuilt, 3)) for pixels in self.reconstructions.values()),
         ]  # fmt: skip
         for array, shape in arrays:
-            if array is not None and (
-                array.dtype != np.uint8
-                or array.ndim != len(shape)
-                or any(length not in (None, there) for length, there in zip(shape, array.shape, strict=True))
-            ):
-                raise ValueError(f"an array is {array.shape} {array.dtype}, not {shape} uint8")
-        if self.scenes.ndim != 1 or self.scenes.dtype.kind != "i":
-            raise ValueError("its scenes are not numbered")
+            if array is not None and (array.dtype != np.uint8 or array.shape != shape or array.size == 0):
+                raise ValueError(f"an array is {array.shape} {array.dtype}, not {shape} uint8, or it is empty")
 
     @classmethod
     def load(cls, path: Path) -> "Examples":
@@ -115,6 +116,11 @@ class Examples:
             raise DamagedFile(
                 f"{path} is sealed but holds no examples ({error}); delete it and make it again"
             ) from error
+
+
+def _sides(array: NDArray[Any] | None, first: int) -> tuple[int, ...]:
+    """Height and width of pictures, the `first` of which is that axis; 0 for what is not there."""
+    return () if array is None else (*array.shape, 0, 0, 0)[first : first + 2]
 
 
 def make_examples(

@@ -98,6 +98,13 @@ def _can_be_halved(tensor: Tensor) -> bool:
 
 def unpack(path: Path) -> Weights:
     """Read a file of `pack`; a damaged or foreign one is refused with the reason."""
+    content, tensors = read_whole(path)
+    description = check_document(_Description, content, path, "the weights of an experiment", "get it again")
+    return Weights(tensors, description.experiment, description.step, description.facts)
+
+
+def read_whole(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """What a file of `pack` says, and its tensors: those that were written, and finite."""
     metadata, tensors = read_tensors(path)
     if _KEY not in metadata:
         raise UserError(f"{path} holds tensors but no experiment: it was not written by slotnorm; use run.export(...)")
@@ -107,9 +114,8 @@ def unpack(path: Path) -> Weights:
         raise UserError(f"{path} has format {given}, this slotnorm reads {_FORMAT}: install a newer one")
     if content.get("sha256_of_tensors") != fingerprint(tensors):
         raise DamagedFile(f"{path} is damaged: its content is not what was written; get it again")
-    description = check_document(_Description, content, path, "the weights of an experiment", "get it again")
     require_finite_file(tensors, path)
-    return Weights(tensors, description.experiment, description.step, description.facts)
+    return content, tensors
 
 
 def is_foreign(path: Path) -> bool:

@@ -7,7 +7,7 @@ they are made, if the run's weights (its newest checkpoint, or an exported file 
 import logging
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,7 +20,7 @@ from slotnorm.evaluation.examples import Examples, make_examples
 from slotnorm.evaluation.rows import Rows
 from slotnorm.experiments import evaluation_sets
 from slotnorm.models import SlotModel
-from slotnorm.report.diagnostics import Diagnostics, diagnostics
+from slotnorm.report.diagnostics import DRAWN, Diagnostics, diagnostics
 from slotnorm.report.pictures import Illustration, illustrate
 from slotnorm.report.reading import experiment_of
 from slotnorm.report.scores import RunScores
@@ -28,7 +28,7 @@ from slotnorm.report.sections import Section
 from slotnorm.storage.fingerprints import fingerprint
 from slotnorm.training.loading import load
 from slotnorm.training.run_data import scenes_of
-from slotnorm.training.runs import Run, is_run
+from slotnorm.training.runs import Objection, Run, Standing, is_run
 
 _log = logging.getLogger(__name__)
 
@@ -51,6 +51,8 @@ class Inspector:
     """Folder of the built set, or of its splits, when it is not in the cache."""
     device: str | torch.device = "cpu"
     """Where models run."""
+    damaged: list[Objection] = field(default_factory=list)
+    """Runs that what was kept beside them could not be read of; their rows are reported all the same."""
 
     def illustrate(self, section: Section) -> tuple[Illustration | None, list[str]]:
         """Examples of the median run of each normalization, and what is missing.
@@ -76,8 +78,9 @@ class Inspector:
             try:
                 pictured.append(self._examples(run, dataset, slots, section))
             except UserError as error:
-                notes.append(f"No pictures of {run.name}: {error}.")
-        if len({tuple(examples.scenes.tolist()) for examples in pictured}) > 1:
+                notes.append(self._note("pictures", run, error))
+        labelled = [() if examples.labels is None else examples.labels.shape for examples in pictured]
+        if len({(*of_run.scenes.tolist(), shape) for of_run, shape in zip(pictured, labelled, strict=True)}) > 1:
             return [], [*notes, f"No pictures of {section.title}: its runs' examples are of different scenes."]
         return pictured, notes
 
@@ -91,8 +94,15 @@ class Inspector:
             try:
                 diagnosed.append(self._diagnosis(run, dataset, slots))
             except UserError as error:
-                notes.append(f"No diagnostics of {run.name}: {error}.")
+                notes.append(self._note("diagnostics", run, error))
         return (diagnostics(section.title, diagnosed) if diagnosed else None), notes
+
+    def _note(self, what: str, run: RunScores, error: UserError) -> str:
+        """That there is none of a run; where its files are damaged it is marked as such."""
+        objection = Objection(Path(run.facts["path"]), f"has no {what}: {error}", is_damaged=True)
+        if isinstance(error, DamagedFile) and objection not in self.damaged:  # a folder holds those of every set
+            self.damaged.append(objection)
+        return f"No {what} of {run.name}: {error}."
 
     def _examples(self, run: RunScores, dataset: str, slots: Sequence[int], section: Section) -> Examples:
         _require_tested(run, dataset)
@@ -107,7 +117,9 @@ class Inspector:
             return self._keep(path, examples, examples.save)
 
         def stale(kept: Examples) -> str:
-            return "" if kept.facts.get("weights") == run.facts["weights"] else "belongs to other weights"
+            if (kept.facts.get("weights"), kept.norm, kept.dataset) != (run.facts["weights"], run.norm, dataset):
+                return "belongs to other weights or another set"
+            return "" if set(kept.slots).intersection(slots) else f"is of K {kept.slots}, none of which was scored"
 
         return self._kept(path, Examples.load, stale, make)
 
@@ -129,28 +141,36 @@ class Inspector:
             return self._keep(path, rows, rows.save)
 
         def stale(kept: Rows) -> str:
-            if kept.header.get("weights") != run.facts["weights"]:
-                return "belongs to other weights"
+            told = {"norm": [run.norm], "seed": [run.seed], "train_slots": [run.train_slots], "dataset": [dataset]}
+            own = {name: kept.unique(name) for name in told}
+            if (kept.header.get("weights"), own) != (run.facts["weights"], told):
+                return "belongs to other weights or another set"
             version = kept.header.get("version", 1)  # the first did not say
             return "" if version == VERSION else f"is a diagnosis of version {version}, this slotnorm makes {VERSION}"
 
-        return self._kept(path, lambda path: with_ratios(Rows.load(path)), stale, make)
+        return self._kept(path, _load_diagnosis, stale, make)
 
     def _kept(self, path: Path, load: Callable[[Path], T], stale: Callable[[T], str], make: Callable[[], T]) -> T:
         """What is kept at `path`, if it is whole and `stale` has nothing to say against it; made anew otherwise, where
         models may be run."""
-        if path.is_file():
-            try:
-                kept = load(path)
-                if not (objection := stale(kept)):
-                    return kept
-                reason = f"{path} {objection}"
-            except DamagedFile as error:
-                reason = str(error)
-        else:
-            reason = f"{path} was not made yet"
+        refusal: type[UserError] = DamagedFile
+        try:
+            if path.name not in os.listdir(path.parent):
+                raise FileNotFoundError
+            kept = load(path)
+            if not (objection := stale(kept)):
+                return kept
+            refusal, reason = UserError, f"{path} {objection}"
+        except DamagedFile as error:
+            reason = str(error)
+        except FileNotFoundError:
+            refusal, reason = UserError, f"{path} was not made yet"
+        except OSError as error:  # of the folder; the file's are put into words by those who read it
+            reason = (
+                f"cannot look into {path.parent}: {error.strerror or error}; let this user read it, or move it away"
+            )
         if not self.run_models:
-            raise UserError(f"{reason}, and models are not run")
+            raise refusal(f"{reason}, and models are not run")
         return make()
 
     def _keep(self, path: Path, view: T, save: Callable[[Path], None]) -> T:
@@ -165,7 +185,7 @@ class Inspector:
         """The run's model, of the weights that its rows were made with."""
         folder = Path(run.facts["path"])
         if is_run(folder) and os.path.lexists(folder / "checkpoints"):  # else its weights are those exported into it
-            standing = Run.open(folder).standing()
+            standing = Standing.of(Run.open(folder))
             if not standing.finished:
                 raise UserError(f"the weights that were evaluated are not there: it is {standing}; {standing.way_out}")
         model = load(folder, self.device)
@@ -184,6 +204,19 @@ class Inspector:
             raise UserError(f"{dataset} is not a registered test set, so its scenes cannot be found again")
         total = run.facts["scenes"][dataset]["num_scenes"] or num
         return scenes_of(Run.open(run.facts["path"]), test, total, self.data, self.device)[:num]
+
+
+def _load_diagnosis(path: Path) -> Rows:
+    """A diagnosis that was kept, of which curves and pairs of masses can be made."""
+    kept = Rows.load(path)
+    try:
+        rows = with_ratios(kept)
+        if missing := set(DRAWN).difference(rows.unique("metric")):
+            raise LookupError(f"there is no {', '.join(sorted(missing))}")
+        diagnostics(path.stem, [rows])
+    except (UserError, LookupError, TypeError) as error:
+        raise DamagedFile(f"{path} is sealed but holds no diagnosis ({error}); delete it and make it again") from error
+    return rows
 
 
 def _require_tested(run: RunScores, dataset: str) -> None:

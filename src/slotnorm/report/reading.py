@@ -130,7 +130,7 @@ def _read_run(folder: Path, notes: list[str], damaged: list[Objection]) -> tuple
         damaged.append(Objection(folder, f"is known by its rows alone: {error}", is_damaged=True))
     else:
         # where there are no checkpoints, nor a link to nothing in their place, rows are what was published
-        standing = None if run is None or (has_rows and not os.path.lexists(run.checkpoints)) else run.standing()
+        standing = None if run is None or (has_rows and not os.path.lexists(run.checkpoints)) else Standing.of(run)
     facts: dict[str, Any] = {"path": str(folder)}
     if run is not None:
         facts |= {"experiment": to_document(run.experiment), "command": run.command, "data": run.data}

@@ -90,6 +90,9 @@ def write_report(
                 return measured
 
             report = compose(collection, inspector.illustrate, diagnose)
+        for run in inspector.damaged:
+            _log.warning(f"warning: {run.path} {run.reason}")
+        report = dataclasses.replace(report, damaged=(*report.damaged, *inspector.damaged))
         write(report, Path(out), packed if rows else None, choice)
     return report
 

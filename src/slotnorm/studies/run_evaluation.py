@@ -427,10 +427,7 @@ def _finished_runs(
     kept: list[Run] = []
     remarks: list[tuple[Objection, str]] = []
     for run in runs:
-        try:
-            standing = run.standing()
-        except OSError as error:  # nobody may look into it
-            standing = Standing(0, run.experiment.recipe.steps, refused(error), "let this user read it")
+        standing = Standing.of(run)
         is_kept = standing.finished or (unfinished and standing.step > 0)
         way_out = standing.way_out
         if standing.step and not unfinished:

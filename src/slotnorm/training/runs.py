@@ -11,7 +11,7 @@ from typing import Any
 
 from slotnorm import __version__
 from slotnorm.config import Experiment, dataset_label
-from slotnorm.errors import DamagedFile, NewerFile, NoUsableCheckpoint, UserError, printable
+from slotnorm.errors import DamagedFile, NewerFile, NoUsableCheckpoint, UserError, printable, refused
 from slotnorm.experiments import command_line
 from slotnorm.models import SlotModel, weights
 from slotnorm.models.pretrained import is_pretrained
@@ -202,6 +202,14 @@ class Standing:
     """What brings it to its end; empty when it is there."""
     exit_code: int = UserError.exit_code
     """What a command ends with that needs this run."""
+
+    @classmethod
+    def of(cls, run: Run) -> "Standing":
+        """A run's, also of one whose checkpoints nobody may look into, for those who go on without them."""
+        try:
+            return run.standing()
+        except OSError as error:
+            return cls(0, run.experiment.recipe.steps, refused(error), "let this user read it")
 
     @property
     def finished(self) -> bool:
