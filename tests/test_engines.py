@@ -23,6 +23,8 @@ from slotnorm.studies.ray import Ray, Worker, _require_listener
 from slotnorm.studies.relays import Receipt, Relay, make_private, make_relays, read_receipt, require_shared
 from slotnorm.studies.slurm import Slurm
 
+RECEIPT = f"/runs/.jobs/{'1' * 32}.json"
+
 
 def relay(folder: Path, code: str, **more: int) -> Relay:
     (made,) = make_relays([Job((sys.executable, "-c", code), folder)], **more)
@@ -165,7 +167,7 @@ def test_an_actor_that_cannot_write_where_it_runs_ends_itself(tmp_path: Path, mo
 
 
 def test_jobs_of_a_ray_that_ends_with_its_command_are_not_anothers_to_cancel() -> None:
-    ticket = {"actor": "name", "receipt": "receipt.json", "address": None}
+    ticket = {"actor": "name", "receipt": RECEIPT, "address": None}
     assert not Ray().goes_on(json.dumps(ticket))
     assert Ray().goes_on(json.dumps({**ticket, "address": "auto"}))
     assert not Ray().goes_on("not a ticket")
@@ -314,7 +316,9 @@ def test_slurm_is_asked_seldom_and_a_silent_controller_loses_no_job(
     program.write_text(f"#!/bin/sh\necho >> {answers}\necho '7_0 RUNNING'\necho '7_1 PENDING'\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    tickets = [json.dumps({"job": f"7_{number}", "receipt": str(tmp_path / f"{number}.json")}) for number in range(3)]
+    tickets = [
+        json.dumps({"job": f"7_{number}", "receipt": f"{tmp_path}/.jobs/{number:032x}.json"}) for number in range(3)
+    ]
     launcher = Slurm()
     for _ in range(5):
         assert launcher.watch([*tickets, "not a ticket"]) == ["running", "waiting", "lost", "lost"]
@@ -346,10 +350,33 @@ def test_a_ticket_cannot_give_scancel_options(tmp_path: Path, monkeypatch: pytes
     """A file says which job it is, and anyone can make a file."""
     asked: list[tuple[str, ...]] = []
     monkeypatch.setattr(slurm, "_ask", lambda *command: asked.append(command))
-    forged = json.dumps({"job": job, "receipt": str(tmp_path)})
-    own = json.dumps({"job": "7_1", "receipt": str(tmp_path)})
+    forged = json.dumps({"job": job, "receipt": RECEIPT})
+    own = json.dumps({"job": "7_1", "receipt": RECEIPT})
     Slurm().cancel([forged, own, "[" * 100_000])
     assert asked == [("scancel", "--quiet", "7_1")]
+
+
+@pytest.mark.parametrize(
+    "receipt",
+    [
+        "",
+        "x",
+        RECEIPT[1:],
+        "/runs/.jobs/a\0.json",
+        f"/a\0{RECEIPT}",
+        f"{RECEIPT}/../../x",
+        "/etc/passwd",
+        f"{RECEIPT}\n",
+        7,
+        None,
+    ],
+)
+def test_a_ticket_cannot_name_other_files_than_receipts(receipt: object) -> None:
+    own, forged = ({"job": "7_1", "actor": "x", "address": None, "receipt": path} for path in (RECEIPT, receipt))
+    assert slurm._read(json.dumps(own)) == ("7_1", Path(RECEIPT))
+    assert slurm._read(json.dumps(forged)) == (None, Path())
+    assert ray._read(json.dumps(own)) is not None
+    assert ray._read(json.dumps(forged)) is None
 
 
 def test_a_ticket_cannot_connect_to_another_ray_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -362,7 +389,7 @@ def test_a_ticket_cannot_connect_to_another_ray_cluster(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(ray, "_connect", connect)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    ticket = {"actor": "x", "receipt": str(tmp_path)}
+    ticket = {"actor": "x", "receipt": RECEIPT}
 
     def cancel(address: object, launcher: Ray | None = None) -> None:
         (launcher or Ray()).cancel([json.dumps({**ticket, "address": address})])

@@ -20,7 +20,15 @@ from slotnorm.errors import UserError
 from slotnorm.runtime import unix
 from slotnorm.storage.seals import parse_json
 from slotnorm.studies.launchers import Job, Launcher, State
-from slotnorm.studies.relays import Relay, jobs_folder, make_relays, read_receipt, require_shared, say_how_to_watch
+from slotnorm.studies.relays import (
+    Relay,
+    jobs_folder,
+    make_relays,
+    read_receipt,
+    receipt_path,
+    require_shared,
+    say_how_to_watch,
+)
 
 _NAMESPACE = "slotnorm"
 _SECONDS_TO_ANSWER = 10.0
@@ -218,6 +226,6 @@ def _read(ticket: str) -> dict[str, Any] | None:
     try:
         known = parse_json(ticket.encode(), "a ticket")
         address = None if known["address"] is None else str(known["address"])
-        return {"actor": str(known["actor"]), "receipt": str(known["receipt"]), "address": address}
+        return {"actor": str(known["actor"]), "receipt": str(receipt_path(known["receipt"])), "address": address}
     except (ValueError, TypeError, KeyError):
         return None

@@ -8,6 +8,7 @@ import contextlib
 import ctypes
 import dataclasses
 import os
+import re
 import secrets
 import shlex
 import signal
@@ -30,6 +31,8 @@ from slotnorm.studies.launchers import Job, State
 SUBMITTED_BY = "SLOTNORM_SUBMITTED_BY"  # the version of slotnorm that submitted the job, told to its command
 
 FOLDER = ".jobs"  # beside the folders that the jobs write
+_RECEIPT_BYTES = 16
+_RECEIPT = re.compile(f"[0-9a-f]{{{2 * _RECEIPT_BYTES}}}\\.json")  # in FOLDER
 _LONGEST_LINE = 1 << 16  # bytes at the end of a log in which its last line is looked for
 _PORTS = range(20000, 30000)  # where the processes of one training meet; below those that systems give away
 _PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
@@ -62,6 +65,14 @@ def read_receipt(path: Path) -> Receipt | None:
         return read_document(Receipt, path, "the receipt of a job")
     except UserError:
         return None
+
+
+def receipt_path(text: object) -> Path:
+    """The receipt that a ticket names; one that `make_relays` never gave is a ValueError: anyone can make a ticket."""
+    path = Path(str(text))
+    if not path.is_absolute() or "\0" in str(path) or path.parent.name != FOLDER or not _RECEIPT.fullmatch(path.name):
+        raise ValueError(f"{path} is not a receipt of a job")
+    return path
 
 
 @dataclasses.dataclass
@@ -155,7 +166,7 @@ def make_relays(jobs: Sequence[Job], processes: int = 1, nodes: int = 1) -> list
     from slotnorm.data.cache import CACHE, cache_folder  # the command line starts without NumPy
 
     folder = make_private(jobs_folder([job.folder for job in jobs]))
-    receipts = [str(folder / f"{secrets.token_hex(16)}.json") for _ in jobs]
+    receipts = [str(folder / f"{secrets.token_hex(_RECEIPT_BYTES)}.json") for _ in jobs]
     environment = [(SUBMITTED_BY, __version__)]
     if os.environ.get(CACHE):
         environment.append((CACHE, str(cache_folder().absolute())))

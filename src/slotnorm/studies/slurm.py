@@ -26,6 +26,7 @@ from slotnorm.studies.relays import (
     make_private,
     make_relays,
     read_receipt,
+    receipt_path,
     require_shared,
     say_how_to_watch,
 )
@@ -202,7 +203,7 @@ def _read(ticket: str) -> tuple[str | None, Path]:
     """The job and its receipt; a ticket that is not ours names no job."""
     try:
         known = parse_json(ticket.encode(), "a ticket")
-        job, receipt = str(known["job"]), Path(known["receipt"])
+        job, receipt = str(known["job"]), receipt_path(known["receipt"])
     except (ValueError, TypeError, KeyError):
         return None, Path()
     return (job, receipt) if _JOB.fullmatch(job) else (None, Path())
