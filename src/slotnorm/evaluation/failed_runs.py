@@ -126,7 +126,7 @@ def judge_labels(labels: Tensor, effective: Tensor, num_slots: int) -> Judgement
 
 def bytes_to_judge(num_scenes: int, num_slots: int, places: int) -> int:
     """About the memory of `judge_labels`: one-hot segments, whole and as floats, and the pairs of one image's."""
-    return num_scenes * num_slots * (12 * places + 12 * num_slots)
+    return num_scenes * num_slots * (16 * places + 12 * num_slots)
 
 
 def _count_moving(segments: Tensor) -> float:

@@ -214,7 +214,7 @@ def segment_files(source: str | Path, segmenter: Segmenter, out: str | Path) -> 
 
 def _segment_one(path: Path, segmenter: Segmenter, folder: Path) -> str:
     segmentation = segmenter(path)
-    save(segmentation, folder, {"image": printable(path.name), **segmenter.settings})
+    save(segmentation, folder, {"image": path.name, **segmenter.settings})
     width, height, side = segmentation.image.width, segmentation.image.height, segmentation.scaled_to
     scaled = "" if (width, height) == (side, side) else f", scaled to {side}x{side} for the model"
     used = len(np.unique(segmentation.labels))
@@ -243,7 +243,8 @@ def save(segmentation: Segmentation, folder: Path, facts: dict[str, Any]) -> Non
         "scaled_to": [segmentation.scaled_to] * 2, "tokens": segmentation.tokens, "objects": segmentation.count,
         "times_validation": segmentation.times_validation, "slots": slots,
     }  # fmt: skip
-    files.write(folder / _RECORD, (json.dumps(record, indent=1, ensure_ascii=False) + "\n").encode())
+    text = json.dumps(record, indent=1, ensure_ascii=False) + "\n"
+    files.write(folder / _RECORD, text.encode(errors="backslashreplace"))  # JSON's own escape, where a name is not text
     for path in earlier:
         if path.name not in {slot.get("file") for slot in slots}:
             path.unlink(missing_ok=True)
