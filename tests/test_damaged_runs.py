@@ -249,7 +249,11 @@ def test_a_record_that_is_sealed_over_weights_that_no_training_saves_is_damage_f
     code, said = call(evaluation(run.path, data))
     assert code == 2
     assert " repairs it" in said
+    assert "get it again" not in said
     assert (run.path / "rows" / "mine.npz").read_bytes() == rows
+    code, said = call(["judge", str(run.path), "--data", str(data)])
+    assert code == 0, said
+    assert "going on from step 8" in said
     code, said = call(shlex.split(run.command)[1:])
     assert code == 0, said
     ours, theirs = (checkpoints.load(folder / "checkpoints", 12)[0] for folder in (run.path, whole / run.name))

@@ -309,7 +309,11 @@ def test_a_damaged_last_checkpoint_is_finished_for_nobody(tmp_path: Path, data: 
     with pytest.raises(UserError) as refused:
         plan_evaluations([run.path], **evaluate)
     assert f"the only run cannot be evaluated: {run.path}: damaged ({path} is not what" in str(refused.value)
-    assert "` repairs it, or evaluate its newest whole checkpoint with --unfinished" in str(refused.value)
+    assert str(refused.value).endswith("` repairs it"), "rows of a later step would be lost with --unfinished"
+    rows = (run.path / "rows").rename(tmp_path / "aside")
+    with pytest.raises(UserError, match="` repairs it, or evaluate its newest whole checkpoint with --unfinished$"):
+        plan_evaluations([run.path], **evaluate)
+    rows.rename(run.path / "rows")
     noted = f"{run.name} is damaged ({reason}), whole at step 8 of 12, and its rows of step 12 were made before; `slot"
     assert read([tmp_path]).notes[0].startswith(noted)
     (status,) = read_status([run.path])
@@ -445,7 +449,7 @@ def test_a_pickle_named_as_a_checkpoint_runs_nothing(tmp_path: Path, unbroken: R
         record = read_sealed(run.checkpoints / f"step-{step}.json")
         record["files"][path.name] = {"sha256": checkpoints.files.sha256(path), "size": len(pickle)}
         write_sealed(run.checkpoints / f"step-{step}.json", record)
-    with pytest.raises(DamagedFile, match="not a safetensors file"):
+    with pytest.raises(NoUsableCheckpoint, match="not a safetensors file"):
         run.model()
     assert not proof.exists()
 

@@ -22,6 +22,9 @@ from slotnorm.storage.schemas import LARGEST, check_document, require_between, r
 from slotnorm.storage.seals import open_description, seal_description
 from slotnorm.storage.serialization import to_document
 
+GET_AGAIN = "get it again"
+"""The way out where a file of weights is damaged."""
+
 _FORMAT = 1
 _KEY = "slotnorm"
 _ROUNDED = "rounded_from"
@@ -99,7 +102,7 @@ def _can_be_halved(tensor: Tensor) -> bool:
 def unpack(path: Path) -> Weights:
     """Read a file of `pack`; a damaged or foreign one is refused with the reason."""
     content, tensors = read_whole(path)
-    description = check_document(_Description, content, path, "the weights of an experiment", "get it again")
+    description = check_document(_Description, content, path, "the weights of an experiment", GET_AGAIN)
     return Weights(tensors, description.experiment, description.step, description.facts)
 
 
@@ -113,7 +116,7 @@ def read_whole(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         given = str(content.get("format"))[:40]
         raise UserError(f"{path} has format {given}, this slotnorm reads {_FORMAT}: install a newer one")
     if content.get("sha256_of_tensors") != fingerprint(tensors):
-        raise DamagedFile(f"{path} is damaged: its content is not what was written; get it again")
+        raise DamagedFile(f"{path} is damaged: its content is not what was written; {GET_AGAIN}")
     require_finite_file(tensors, path)
     return content, tensors
 
@@ -160,7 +163,7 @@ def require_finite_file(tensors: dict[str, Tensor], path: Path) -> None:
     """Refuse a file with a NaN or infinite number: none is ever saved, so somebody made it."""
     for name, tensor in tensors.items():
         if not _is_finite(tensor):
-            raise DamagedFile(f"{path} is not what a training saves: {name} is not finite; get it again")
+            raise DamagedFile(f"{path} is not what a training saves: {name} is not finite; {GET_AGAIN}")
 
 
 def _is_finite(tensor: Tensor) -> bool:

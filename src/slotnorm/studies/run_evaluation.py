@@ -83,15 +83,9 @@ class RunEvaluation:
     def require_no_later_rows(self) -> None:
         """Refuse to evaluate an earlier step than rows are of: the weights of those may be lost, and they would be."""
         header = self.evaluation.header
-        for path in row_files.row_files(self.folder):
-            try:
-                kept = row_files.load_file(path).header
-            except UserError:
-                continue
-            if kept.get("weights", "") == header["weights"]:
-                continue
-            last = self.run.experiment.recipe.steps  # rows that do not say their step are of a finished run
-            if (step := kept.get("step") or last) > (now := header["step"] or last):
+        now = header["step"] or self.run.experiment.recipe.steps
+        for path, step, weights in _later_rows(self.run, now):
+            if weights != header["weights"]:
                 raise UserError(
                     f"{path} has rows of step {step}, and the newest whole checkpoint is of step {now}: they would be "
                     f"lost; `{self.run.command}` trains to there again, or move {self.folder} away"
@@ -420,6 +414,26 @@ def _load_parts(folder: Path) -> Iterator[Scores]:
             path.unlink()
 
 
+def _later_rows(run: Run, now: int) -> Iterator[tuple[Path, int, str]]:
+    """Files of whole rows that were made of a later step than this: the step, and the hash of its weights."""
+    for path in row_files.row_files(run.path / row_files.FOLDER):
+        try:
+            header = row_files.load_file(path).header
+        except UserError:
+            continue
+        # rows that do not say their step are of a finished run
+        if (step := header.get("step") or run.experiment.recipe.steps) > now:
+            yield path, step, header.get("weights", "")
+
+
+def _has_later_rows(run: Run, now: int) -> bool:
+    """Whether rows would be lost by an evaluation of this step; also where nobody may look at them."""
+    try:
+        return any(_later_rows(run, now))
+    except OSError:
+        return True
+
+
 def _finished_runs(
     runs: Sequence[Run], unfinished: bool, left_out: list[Objection], used: list[Objection]
 ) -> list[Run]:
@@ -430,7 +444,7 @@ def _finished_runs(
         standing = Standing.of(run)
         is_kept = standing.finished or (unfinished and standing.step > 0)
         way_out = standing.way_out
-        if standing.step and not unfinished:
+        if standing.step and not is_kept and not _has_later_rows(run, standing.step):
             way_out += ", or evaluate its newest whole checkpoint with --unfinished"
         objection = Objection(run.path, f"{standing}; {way_out}", bool(standing.damage), standing.exit_code)
         if is_kept:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from slotnorm.errors import DamagedFile, NoUsableCheckpoint, UserError
 from slotnorm.models.weights import (
+    GET_AGAIN,
     Weights,
     pack,
     read_tensors,
@@ -121,7 +122,7 @@ def examine(folder: Path) -> Examination:
             _require_whole_weights(folder / file_names(step)[0])
             return Examination(record, tuple(damage))
         except UserError as reason:
-            damage.append(str(reason))
+            damage.append(str(reason).removesuffix(f"; {GET_AGAIN}"))  # a checkpoint has other ways out
     return Examination(None, tuple(damage))
 
 
