@@ -145,7 +145,7 @@ class Inspector:
             own = {name: kept.unique(name) for name in told}
             if (kept.header.get("weights"), own) != (run.facts["weights"], told):
                 return "belongs to other weights or another set"
-            version = kept.header.get("version", 1)  # the first did not say
+            version = _version(kept)
             return "" if version == VERSION else f"is a diagnosis of version {version}, this slotnorm makes {VERSION}"
 
         return self._kept(path, _load_diagnosis, stale, make)
@@ -207,8 +207,10 @@ class Inspector:
 
 
 def _load_diagnosis(path: Path) -> Rows:
-    """A diagnosis that was kept, of which curves and pairs of masses can be made."""
+    """A diagnosis that was kept, of which curves and pairs of masses can be made; or one of another version, unread."""
     kept = Rows.load(path)
+    if _version(kept) != VERSION:
+        return kept
     try:
         rows = with_ratios(kept)
         if missing := set(DRAWN).difference(rows.unique("metric")):
@@ -242,3 +244,7 @@ def spaced(numbers: Sequence[int], most: int) -> list[int]:
     if len(numbers) <= most:
         return list(numbers)
     return [numbers[round(index * (len(numbers) - 1) / (most - 1))] for index in range(most)]
+
+
+def _version(diagnosis: Rows) -> object:
+    return diagnosis.header.get("version", 1)  # the first did not say
