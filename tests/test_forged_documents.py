@@ -102,6 +102,11 @@ def restore(folder: Path) -> None:
     shutil.copytree(folder.with_name("whole"), folder)
 
 
+def any_text(content: Any) -> Any:
+    """As `archives.as_text`, also of what that does not write since it cannot be read again."""
+    return np.frombuffer(json.dumps(content, sort_keys=True).encode(), dtype=np.uint8)
+
+
 def documents(folder: Path) -> dict[str, Document]:
     run = next((folder / "runs").iterdir())
     record, rows = run / "checkpoints" / "step-4.json", next((run / "rows").glob("*.npz"))
@@ -147,7 +152,7 @@ def documents(folder: Path) -> dict[str, Document]:
         arrays = archives.read_arrays(path)
         return Document(
             archives.from_text(arrays[name], path),
-            lambda content: archives.write_arrays(path, {**arrays, name: archives.as_text(content)}),
+            lambda content: archives.write_arrays(path, {**arrays, name: any_text(content)}),
             readers,
             list(verbs),
         )
